@@ -1,0 +1,75 @@
+/* A model: config + recipe + tensor table + arenas, and one training step's forward and backward through the operator
+ * table. Nothing is allocated after mx8i_allocate_model. Device-agnostic: everything goes through the context's kernels. */
+#ifndef MX8_MODEL_MODEL_H
+#define MX8_MODEL_MODEL_H
+
+#include "model/params.h"
+#include "base/log.h"
+#include "base/clock.h"
+#include "kernels/kernels.h"
+
+enum mx8_checkpointing { MX8_AC_NONE, MX8_AC_FULL, MX8_AC_EVERY_N };
+
+struct mx8_model_options {
+    int64_t batch, seq_len;         /* of one microbatch: T = batch * seq_len */
+    int32_t ac_mode, ac_every;      /* enum mx8_checkpointing; EVERY_N recomputes layers with (id+1) % n == 0 */
+    int64_t loss_chunk_rows;        /* 0 picks */
+    int32_t training;               /* 0: forward only: no gradient, no optimizer memory */
+};
+
+/* Bytes per purpose, known before anything is allocated. */
+struct mx8_memory_plan {
+    size_t masters, copies, codes, gradients, moments, saved, scratch, workspace, buffers, total;
+};
+
+struct mx8_model; /* model/internal.h */
+
+/* Table, checks and memory plan; allocates only host tables. */
+enum mx8_status mx8i_plan_model(const struct mx8_model_config *c, const struct mx8_recipe *r,
+                                const struct mx8_model_options *o, struct mx8_model **out);
+void mx8i_free_model(struct mx8_model *m); /* arenas too; accepts NULL */
+const struct mx8_memory_plan *mx8i_get_memory_plan(const struct mx8_model *m, struct mx8_context *ctx); /* ctx: scratch size; may be NULL */
+const struct mx8_param_table *mx8i_get_params(const struct mx8_model *m);
+const struct mx8_model_config *mx8i_get_config(const struct mx8_model *m);
+
+/* Arenas on the context's device. OUT_OF_MEMORY says what was asked for, per purpose, and which options shrink it. */
+enum mx8_status mx8i_allocate_model(struct mx8_model *m, struct mx8_context *ctx);
+/* torchtitan's init rules; tensor n's numbers depend on (seed, name, index) alone. Also refreshes copies and codes. */
+enum mx8_status mx8i_init_weights(struct mx8_model *m, uint64_t seed);
+/* Masters -> bf16 copies and MXFP8 codes (all but what adamw wrote when copies_done). */
+enum mx8_status mx8i_refresh_weights(struct mx8_model *m, int32_t copies_done);
+
+/* Flat device arrays of `elements` f32: masters, gradients, both moments; bf16 copies (NULL for the f32 recipe). */
+float *mx8i_get_masters(struct mx8_model *m);
+float *mx8i_get_gradients(struct mx8_model *m);
+float *mx8i_get_moment(struct mx8_model *m, int32_t which);
+uint16_t *mx8i_get_copies(struct mx8_model *m);
+float *mx8i_get_buffers(struct mx8_model *m);
+
+/* One microbatch. tokens, targets: host int32 of T; docs: host int32 document ids of T, NULL unless the mask wants them.
+ * loss_scale multiplies the summed token losses (1 / (tokens of the whole step)); gradients are added to what is there
+ * when accumulate, else replace it. *loss += loss_scale * sum of token losses (read back at the end of the call).
+ * Expert counts are added up until mx8i_update_expert_bias. */
+enum mx8_status mx8i_forward_backward(struct mx8_model *m, const int32_t *tokens, const int32_t *targets, const int32_t *docs,
+                                      float loss_scale, int32_t accumulate, double *loss);
+/* Forward only (validation): no gradients, no counts. logits (T,V) f32 host, may be NULL. */
+enum mx8_status mx8i_forward(struct mx8_model *m, const int32_t *tokens, const int32_t *targets, const int32_t *docs,
+                             float loss_scale, double *loss, float *logits);
+
+/* Expert load of MoE layer i (0-based among MoE layers) since the last update: counts[E], host. */
+int64_t mx8i_count_moe_layers(const struct mx8_model *m);
+enum mx8_status mx8i_get_expert_load(struct mx8_model *m, int64_t moe_layer, int64_t *counts);
+/* Once per optimizer step, after clipping, before AdamW: bias += d - mean(d), d = coeff * sign(mean(count) - count); then
+ * counts = 0. Without load_balance_coeff only clears the counts. */
+enum mx8_status mx8i_update_expert_bias(struct mx8_model *m);
+/* Values that quantizers clipped since the last call (MXFP8 recipes); resets. */
+enum mx8_status mx8i_take_saturated(struct mx8_model *m, int64_t *count);
+/* Name of the first weight (or, with gradients != 0, gradient) that holds NaN or Inf; NULL when all are finite. */
+enum mx8_status mx8i_find_not_finite(struct mx8_model *m, int32_t gradients, const char **name);
+
+/* safetensors with torchtitan's names, f32 or bf16 (dtype). Loading names every missing, left-over and misshapen tensor
+ * in one error; expert_bias buffers are loaded when present (absent: zero, said in the log) and always saved. */
+enum mx8_status mx8i_load_weights(struct mx8_model *m, const char *path, const struct mx8_log *log);
+enum mx8_status mx8i_save_weights(struct mx8_model *m, const char *path, int32_t dtype);
+
+#endif
