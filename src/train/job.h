@@ -1,0 +1,41 @@
+/* A training job: what the option table says, resolved and checked. The table itself is train/option_table.c. */
+#ifndef MX8_TRAIN_JOB_H
+#define MX8_TRAIN_JOB_H
+
+#include "base/options.h"
+#include "model/model.h"
+
+/* torchtitan's sections and names (research note (c)), plus mx8's own: job.device, job.threads, model.<architecture>,
+ * moe.<...>, mx.scale_rule, mx.scale_group, mx.wgrad_hp, training.on_nan, debug.force_load_balance. */
+extern const struct mx8_option mx8i_option_table[];
+extern const int32_t mx8i_option_count;
+
+enum mx8_on_nan { MX8_ON_NAN_STOP, MX8_ON_NAN_SKIP, MX8_ON_NAN_CONTINUE };
+enum mx8_decay { MX8_DECAY_LINEAR, MX8_DECAY_SQRT, MX8_DECAY_COSINE };
+
+struct mx8_schedule { double lr, min_lr_factor; int64_t warmup, stable, decay; enum mx8_decay type; };
+struct mx8_adamw { double beta1, beta2, eps, weight_decay; };
+
+struct mx8_job {
+    struct mx8_model_config config;
+    struct mx8_recipe recipe;
+    struct mx8_model_options model;
+    struct mx8_schedule schedule;
+    struct mx8_adamw adamw;
+    double max_norm;
+    int64_t steps, local_batch_size, accumulation, log_freq;
+    uint64_t seed;
+    enum mx8_on_nan on_nan;
+    const char *dataset, *dataset_path;              /* borrowed from the options */
+    const char *dump_folder, *initial_load_path;
+    int32_t save_weights, export_dtype, print_after_conversion, compile, device, threads, color;
+};
+
+/* Checks everything that can be checked without data or memory: unsupported parallel degrees, impossible shapes, recipe
+ * names, presets. Each option of torchtitan's that mx8 does not support is an error when set to anything but its
+ * harmless default. `notes` receives lines the user should see ("compile.enable does nothing on the CPU"). */
+enum mx8_status mx8i_resolve_job(const struct mx8_options *o, struct mx8_job *out, const struct mx8_log *notes);
+/* lr multiplier rules of torchtitan; step counts from 1. */
+double mx8i_get_learning_rate(const struct mx8_schedule *s, int64_t step);
+
+#endif

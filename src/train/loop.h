@@ -1,0 +1,36 @@
+/* The training loop: data -> model -> gradients -> clip -> bias update -> AdamW -> metrics. Reads top to bottom. */
+#ifndef MX8_TRAIN_LOOP_H
+#define MX8_TRAIN_LOOP_H
+
+#include "train/job.h"
+#include "train/data.h"
+
+/* What one step measured. */
+struct mx8_step {
+    int64_t step, tokens;            /* tokens: seen since the start */
+    double loss, grad_norm, lr, seconds, data_seconds, tokens_per_second;
+    int64_t saturated, memory;       /* memory: bytes held by the job */
+    int32_t skipped;                 /* a NaN step that on_nan=skip left out */
+};
+struct mx8_summary {
+    double median_tps, final_loss, first_loss; /* median over steps but the first; final: mean of the last 5 % of steps (>= 1) */
+    int64_t peak_memory, steps, tokens; double seconds; int32_t interrupted;
+};
+/* Called by the loop; every field may be NULL. `should_stop` is asked before each step (signals live in cli). */
+struct mx8_watch {
+    void *user;
+    struct mx8_log log;                                         /* torchtitan's log lines, without prefix or colour */
+    void (*on_step)(void *user, const struct mx8_job *job, const struct mx8_step *s, int64_t steps);
+    int (*should_stop)(void *user);
+};
+
+/* Runs the whole job: opens data, plans and allocates the model, trains, writes metrics.jsonl (every step, full precision)
+ * and, when asked, final weights under the dump folder. The context is the caller's. */
+enum mx8_status mx8i_run_job(const struct mx8_job *job, struct mx8_context *ctx, const struct mx8_watch *watch,
+                             struct mx8_summary *out);
+/* The memory plan as text lines (one purpose a line, total last): --dry-run. */
+enum mx8_status mx8i_describe_plan(const struct mx8_job *job, struct mx8_context *ctx, const struct mx8_log *out);
+/* The table of tensors, converted or not and why, with shapes and FLOP share; `full`: every tensor, else totals by class. */
+void mx8i_describe_conversion(const struct mx8_model *m, int32_t full, const struct mx8_log *out);
+
+#endif
