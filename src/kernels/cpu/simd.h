@@ -1,0 +1,114 @@
+/* The vector layer: kernel bodies (*.inl) are written once against it and compiled once per instruction set.
+ *
+ * Types: vf holds MX8_VF floats, vi as many 32-bit integers, vm as many truth values. They are typedefs because they
+ * stand for what the compiler calls __m256 or __m512; nothing else in mx8 is one. MX8_VF is 16 with AVX-512, else 8: the
+ * portable layer emulates eight lanes with plain loops, so that one body serves all three.
+ *
+ * Each simd_<isa>.h provides, with p any address and n in [0, MX8_VF]:
+ *   vf_set(x)  vf_load(p)  vf_store(p,v)  vf_load_part(p,n)  vf_store_part(p,v,n)     floats; other lanes read as 0
+ *   vf_load_bf16(p)  vf_load_bf16_part(p,n)                                           bf16 widened, exact
+ *   vf_store_bf16(p,v)  vf_store_bf16_part(p,v,n)                                     nearest even, NaN stays quiet NaN
+ *   vf_add sub mul div sqrt abs neg, vf_fma(a,b,c) = a*b+c, vf_fnma(a,b,c) = c-a*b    one rounding where the CPU has FMA
+ *   vf_max(a,b)  vf_min(a,b)                                                          b when either is NaN
+ *   vf_lt le eq (a,b), vf_is_nan(v), vf_select(m,a,b) = m ? a : b
+ *   vf_bits(v) -> vi, vf_from_bits(v), vf_from_int(v), vi_from_float(v)               the last rounds to nearest even
+ *   vi_set load store load_part store_part add sub mul and or xor andnot(a,b) = ~a & b, max min (signed)
+ *   vi_shl(v,n) vi_shr(v,n) vi_sar(v,n) by a constant, vi_gt vi_eq (a,b), vi_select
+ *   vi_load_u8(p)  vi_load_u8_part(p,n)  vi_store_u8(p,v)  vi_store_u8_part(p,v,n)    bytes; a store keeps the low byte
+ *   vm_and vm_or vm_any vm_first(n)
+ *   vf_sum(v)  vf_max_all(v)                                                          lanes folded in halves, fixed order
+ */
+#ifndef MX8_KERNELS_CPU_SIMD_H
+#define MX8_KERNELS_CPU_SIMD_H
+
+#include <stdint.h>
+#include <string.h>
+#include "mx8/tensor.h"
+
+#define MX8_INLINE static inline __attribute__((always_inline))
+
+#if defined(MX8_ISA_AVX512)
+#include "kernels/cpu/simd_avx512.h"
+#elif defined(MX8_ISA_AVX2)
+#include "kernels/cpu/simd_avx2.h"
+#else
+#include "kernels/cpu/simd_scalar.h"
+#endif
+
+/* Element i of an f32 or bf16 array. Called with a constant dtype from an inlined body, the choice costs nothing. */
+MX8_INLINE vf vf_load_as(const void *p, int64_t i, int32_t dtype) {
+    return dtype == MX8_BF16 ? vf_load_bf16((const uint16_t *)p + i) : vf_load((const float *)p + i);
+}
+
+MX8_INLINE vf vf_load_part_as(const void *p, int64_t i, int32_t dtype, int n) {
+    return dtype == MX8_BF16 ? vf_load_bf16_part((const uint16_t *)p + i, n) : vf_load_part((const float *)p + i, n);
+}
+
+MX8_INLINE void vf_store_as(void *p, int64_t i, int32_t dtype, vf v) {
+    if (dtype == MX8_BF16)
+        vf_store_bf16((uint16_t *)p + i, v);
+    else
+        vf_store((float *)p + i, v);
+}
+
+MX8_INLINE void vf_store_part_as(void *p, int64_t i, int32_t dtype, vf v, int n) {
+    if (dtype == MX8_BF16)
+        vf_store_bf16_part((uint16_t *)p + i, v, n);
+    else
+        vf_store_part((float *)p + i, v, n);
+}
+
+/* Lanes that a step at i of a loop over [0, n) has: MX8_VF, or what is left. */
+MX8_INLINE int vf_lanes(int64_t i, int64_t n) { return n - i < MX8_VF ? (int)(n - i) : MX8_VF; }
+
+MX8_INLINE float f32_from_bits(uint32_t bits) {
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+MX8_INLINE uint32_t f32_bits(float f) {
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return bits;
+}
+
+MX8_INLINE float f32_from_bf16(uint16_t h) { return f32_from_bits((uint32_t)h << 16); }
+
+MX8_INLINE uint16_t bf16_from_f32(float f) {
+    uint32_t u = f32_bits(f);
+    if ((u & 0x7FFFFFFF) > 0x7F800000) return (uint16_t)(u >> 16 | 0x40);
+    return (uint16_t)((u + 0x7FFF + (u >> 16 & 1)) >> 16);
+}
+
+MX8_INLINE float f32_load_as(const void *p, int64_t i, int32_t dtype) {
+    return dtype == MX8_BF16 ? f32_from_bf16(((const uint16_t *)p)[i]) : ((const float *)p)[i];
+}
+
+MX8_INLINE void f32_store_as(void *p, int64_t i, int32_t dtype, float f) {
+    if (dtype == MX8_BF16)
+        ((uint16_t *)p)[i] = bf16_from_f32(f);
+    else
+        ((float *)p)[i] = f;
+}
+
+/* e^x within 2 ulp, subnormal results included; -Inf gives 0, overflow Inf, NaN NaN. x = n ln2 + r with |r| <= ln2/2,
+ * e^r by the polynomial of Cephes' expf, 2^n in two factors so that neither leaves the normal range. */
+MX8_INLINE vf vf_exp(vf x) {
+    x = vf_max(vf_set(-104.0f), vf_min(vf_set(89.0f), x));
+    vi n = vi_from_float(vf_mul(x, vf_set(1.44269504f)));
+    vf nf = vf_from_int(n);
+    vf r = vf_fnma(nf, vf_set(0.693359375f), x);
+    r = vf_fnma(nf, vf_set(-2.12194440e-4f), r);
+    vf p = vf_fma(vf_set(1.9875691500e-4f), r, vf_set(1.3981999507e-3f));
+    p = vf_fma(p, r, vf_set(8.3334519073e-3f));
+    p = vf_fma(p, r, vf_set(4.1665795894e-2f));
+    p = vf_fma(p, r, vf_set(1.6666665459e-1f));
+    p = vf_fma(p, r, vf_set(5.0000001201e-1f));
+    p = vf_add(vf_fma(p, vf_mul(r, r), r), vf_set(1.0f));
+    vi half = vi_sar(n, 1), bias = vi_set(127);
+    p = vf_mul(p, vf_from_bits(vi_shl(vi_add(half, bias), 23)));
+    return vf_mul(p, vf_from_bits(vi_shl(vi_add(vi_sub(n, half), bias), 23)));
+}
+
+#endif

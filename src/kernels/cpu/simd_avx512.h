@@ -1,0 +1,111 @@
+/* The vector layer on AVX-512 F, BW, VL, DQ: sixteen lanes, truth values in mask registers. See simd.h. */
+#ifndef MX8_KERNELS_CPU_SIMD_AVX512_H
+#define MX8_KERNELS_CPU_SIMD_AVX512_H
+
+#include <immintrin.h>
+
+#define MX8_VF 16
+typedef __m512 vf;
+typedef __m512i vi;
+typedef __mmask16 vm;
+
+MX8_INLINE vm vm_first(int n) { return (vm)((1u << n) - 1); }
+MX8_INLINE vm vm_and(vm a, vm b) { return (vm)(a & b); }
+MX8_INLINE vm vm_or(vm a, vm b) { return (vm)(a | b); }
+MX8_INLINE int vm_any(vm m) { return m != 0; }
+
+MX8_INLINE vi vi_set(int32_t x) { return _mm512_set1_epi32(x); }
+MX8_INLINE vi vi_load(const int32_t *p) { return _mm512_loadu_si512(p); }
+MX8_INLINE void vi_store(int32_t *p, vi v) { _mm512_storeu_si512(p, v); }
+MX8_INLINE vi vi_load_part(const int32_t *p, int n) { return _mm512_maskz_loadu_epi32(vm_first(n), p); }
+MX8_INLINE void vi_store_part(int32_t *p, vi v, int n) { _mm512_mask_storeu_epi32(p, vm_first(n), v); }
+MX8_INLINE vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
+MX8_INLINE vi vi_sub(vi a, vi b) { return _mm512_sub_epi32(a, b); }
+MX8_INLINE vi vi_mul(vi a, vi b) { return _mm512_mullo_epi32(a, b); }
+MX8_INLINE vi vi_and(vi a, vi b) { return _mm512_and_si512(a, b); }
+MX8_INLINE vi vi_or(vi a, vi b) { return _mm512_or_si512(a, b); }
+MX8_INLINE vi vi_xor(vi a, vi b) { return _mm512_xor_si512(a, b); }
+MX8_INLINE vi vi_andnot(vi a, vi b) { return _mm512_andnot_si512(a, b); }
+MX8_INLINE vi vi_max(vi a, vi b) { return _mm512_max_epi32(a, b); }
+MX8_INLINE vi vi_min(vi a, vi b) { return _mm512_min_epi32(a, b); }
+MX8_INLINE vm vi_gt(vi a, vi b) { return _mm512_cmpgt_epi32_mask(a, b); }
+MX8_INLINE vm vi_eq(vi a, vi b) { return _mm512_cmpeq_epi32_mask(a, b); }
+MX8_INLINE vi vi_select(vm m, vi a, vi b) { return _mm512_mask_mov_epi32(b, m, a); }
+#define vi_shl(v, n) _mm512_slli_epi32(v, n) /* macros: the count must reach the instruction as a constant */
+#define vi_shr(v, n) _mm512_srli_epi32(v, n)
+#define vi_sar(v, n) _mm512_srai_epi32(v, n)
+
+MX8_INLINE vi vi_load_u8(const uint8_t *p) {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+MX8_INLINE vi vi_load_u8_part(const uint8_t *p, int n) {
+    return _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(vm_first(n), p));
+}
+MX8_INLINE void vi_store_u8(uint8_t *p, vi v) {
+    _mm_storeu_si128((__m128i *)(void *)p, _mm512_cvtepi32_epi8(v));
+}
+MX8_INLINE void vi_store_u8_part(uint8_t *p, vi v, int n) {
+    _mm_mask_storeu_epi8(p, vm_first(n), _mm512_cvtepi32_epi8(v));
+}
+
+MX8_INLINE vf vf_set(float x) { return _mm512_set1_ps(x); }
+MX8_INLINE vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
+MX8_INLINE void vf_store(float *p, vf v) { _mm512_storeu_ps(p, v); }
+MX8_INLINE vf vf_load_part(const float *p, int n) { return _mm512_maskz_loadu_ps(vm_first(n), p); }
+MX8_INLINE void vf_store_part(float *p, vf v, int n) { _mm512_mask_storeu_ps(p, vm_first(n), v); }
+MX8_INLINE vf vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }
+MX8_INLINE vf vf_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
+MX8_INLINE vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+MX8_INLINE vf vf_div(vf a, vf b) { return _mm512_div_ps(a, b); }
+MX8_INLINE vf vf_sqrt(vf a) { return _mm512_sqrt_ps(a); }
+MX8_INLINE vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+MX8_INLINE vf vf_fnma(vf a, vf b, vf c) { return _mm512_fnmadd_ps(a, b, c); }
+MX8_INLINE vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
+MX8_INLINE vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
+MX8_INLINE vi vf_bits(vf v) { return _mm512_castps_si512(v); }
+MX8_INLINE vf vf_from_bits(vi v) { return _mm512_castsi512_ps(v); }
+MX8_INLINE vf vf_from_int(vi v) { return _mm512_cvtepi32_ps(v); }
+MX8_INLINE vi vi_from_float(vf v) { return _mm512_cvtps_epi32(v); }
+MX8_INLINE vf vf_abs(vf v) { return _mm512_abs_ps(v); }
+MX8_INLINE vf vf_neg(vf v) { return _mm512_xor_ps(_mm512_set1_ps(-0.0f), v); }
+MX8_INLINE vm vf_lt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+MX8_INLINE vm vf_le(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ); }
+MX8_INLINE vm vf_eq(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
+MX8_INLINE vm vf_is_nan(vf v) { return _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q); }
+MX8_INLINE vf vf_select(vm m, vf a, vf b) { return _mm512_mask_mov_ps(b, m, a); }
+
+MX8_INLINE vf vf_load_bf16(const uint16_t *p) {
+    __m256i h = _mm256_loadu_si256((const __m256i *)(const void *)p);
+    return vf_from_bits(vi_shl(_mm512_cvtepu16_epi32(h), 16));
+}
+MX8_INLINE vf vf_load_bf16_part(const uint16_t *p, int n) {
+    return vf_from_bits(vi_shl(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(vm_first(n), p)), 16));
+}
+
+MX8_INLINE __m256i vf_pack_bf16(vf v) {
+    vi u = vf_bits(v), high = vi_shr(u, 16);
+    vi even = vi_add(vi_set(0x7FFF), vi_and(high, vi_set(1)));
+    vi rounded = vi_shr(vi_add(u, even), 16);
+    return _mm512_cvtepi32_epi16(vi_select(vf_is_nan(v), vi_or(high, vi_set(0x40)), rounded));
+}
+
+MX8_INLINE void vf_store_bf16(uint16_t *p, vf v) { _mm256_storeu_si256((__m256i *)(void *)p, vf_pack_bf16(v)); }
+MX8_INLINE void vf_store_bf16_part(uint16_t *p, vf v, int n) {
+    _mm256_mask_storeu_epi16(p, vm_first(n), vf_pack_bf16(v));
+}
+
+MX8_INLINE float vf_sum(vf v) {
+    __m256 h = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_shuffle_ps(s, s, 1)));
+}
+
+MX8_INLINE float vf_max_all(vf v) {
+    __m256 h = _mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    __m128 s = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    s = _mm_max_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_max_ss(s, _mm_shuffle_ps(s, s, 1)));
+}
+
+#endif
