@@ -15,10 +15,13 @@
  * group g lies at r' = padded_start[g] + (r - start[g]), padded_start a running sum of sizes rounded up to 32; codes and
  * scales of every r' in [0, padded_rows) that holds no row are zero bytes; `padded_ends` (may be NULL) receives the
  * cumulative padded ends. Rows at and past offsets[n_groups-1] get zero codes and zero scales in the row orientation.
- * Without groups r' = r, padded_rows = roundup(rows, 32), and the bytes past `rows` are written as zero codes.
+ * Without groups r' = r, and codes at r' in [rows, padded_rows) are written as zero: padded_rows is what a stored line
+ * has room for, rows itself (or 0) where lines are exactly that long, at most roundup(rows, 32).
+ * A tile whose byte is 255 gets code 0x7F for all its elements, whatever their signs; padding stays zero.
  * `group` (32, 128, 256): consecutive elements along the block axis, counted from the axis' start (the group's start),
  * whose scale bytes are equal: the byte of their common amax. `tile` (1, 32, 128): consecutive lines across the block
- * axis that share it too; with tile > 1 both orientations get the scales of the same tile when group == tile. */
+ * axis that share it too, likewise counted from the group's start; with tile > 1 both orientations get the scales of the
+ * same tile when group == tile. */
 struct mx8_quant_job {
     const void *src; int32_t src_dtype; int64_t batch, rows, cols, src_stride[3];
     uint8_t *row_codes; int64_t row_code_stride[3]; uint8_t *row_scales; int64_t row_scale_stride[3];
