@@ -119,6 +119,60 @@ MX8_INLINE void vf_store_bf16_part(uint16_t *p, vf v, int n) {
     for (int i = 0; i < n; i++) p[i] = lanes[i];
 }
 
+/* An e4m3 code is a half's exponent and mantissa at another bias: 2^8 apart, subnormals included. */
+MX8_INLINE vf vf_from_e4m3(uint64_t codes) {
+    __m128i h = _mm_cvtepu8_epi16(_mm_cvtsi64_si128((int64_t)codes)), top = _mm_set1_epi16(0x3F80);
+    __m128i magnitude = _mm_and_si128(_mm_slli_epi16(h, 7), top);
+    __m128i nan = _mm_and_si128(_mm_cmpeq_epi16(magnitude, top), _mm_set1_epi16(0x7C00));
+    __m128i sign = _mm_slli_epi16(_mm_srli_epi16(h, 7), 15);
+    __m128i half = _mm_or_si128(_mm_or_si128(magnitude, sign), nan);
+    return vf_mul(_mm256_cvtph_ps(half), vf_set(256.0f));
+}
+
+/* An e5m2 code is the upper byte of a half. */
+MX8_INLINE vf vf_from_e5m2(uint64_t codes) {
+    return _mm256_cvtph_ps(_mm_slli_epi16(_mm_cvtepu8_epi16(_mm_cvtsi64_si128((int64_t)codes)), 8));
+}
+
+MX8_INLINE uint64_t load_codes(const uint8_t *p) {
+    uint64_t codes;
+    memcpy(&codes, p, sizeof codes);
+    return codes;
+}
+
+MX8_INLINE uint64_t load_codes_part(const uint8_t *p, int n) {
+    uint64_t codes = 0;
+    for (int i = 0; i < n; i++) codes |= (uint64_t)p[i] << (8 * i);
+    return codes;
+}
+
+MX8_INLINE vf vf_load_e4m3(const uint8_t *p) { return vf_from_e4m3(load_codes(p)); }
+MX8_INLINE vf vf_load_e4m3_part(const uint8_t *p, int n) { return vf_from_e4m3(load_codes_part(p, n)); }
+MX8_INLINE vf vf_load_e5m2(const uint8_t *p) { return vf_from_e5m2(load_codes(p)); }
+MX8_INLINE vf vf_load_e5m2_part(const uint8_t *p, int n) { return vf_from_e5m2(load_codes_part(p, n)); }
+
+MX8_INLINE void vf_transpose(vf r[8]) {
+    vf t[8], u[8];
+    for (int i = 0; i < 4; i++) {
+        t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+        t[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+    }
+    for (int i = 0; i < 2; i++) {
+        u[4 * i] = _mm256_shuffle_ps(t[4 * i], t[4 * i + 2], 0x44);
+        u[4 * i + 1] = _mm256_shuffle_ps(t[4 * i], t[4 * i + 2], 0xEE);
+        u[4 * i + 2] = _mm256_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0x44);
+        u[4 * i + 3] = _mm256_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0xEE);
+    }
+    for (int i = 0; i < 4; i++) {
+        r[i] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x20);
+        r[i + 4] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x31);
+    }
+}
+
+MX8_INLINE vf vf_swap_pairs(vf v) { return _mm256_permute_ps(v, 0xB1); }
+MX8_INLINE vf vf_even(vf v) { return _mm256_moveldup_ps(v); }
+MX8_INLINE vf vf_odd(vf v) { return _mm256_movehdup_ps(v); }
+
 MX8_INLINE float vf_sum(vf v) {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));

@@ -94,6 +94,57 @@ MX8_INLINE void vf_store_bf16_part(uint16_t *p, vf v, int n) {
     _mm256_mask_storeu_epi16(p, vm_first(n), vf_pack_bf16(v));
 }
 
+/* An e4m3 code is a half's exponent and mantissa at another bias: 2^8 apart, subnormals included. */
+MX8_INLINE vf vf_from_e4m3(__m128i codes) {
+    __m256i h = _mm256_cvtepu8_epi16(codes), top = _mm256_set1_epi16(0x3F80);
+    __m256i magnitude = _mm256_and_si256(_mm256_slli_epi16(h, 7), top);
+    __m256i nan = _mm256_and_si256(_mm256_cmpeq_epi16(magnitude, top), _mm256_set1_epi16(0x7C00));
+    __m256i sign = _mm256_slli_epi16(_mm256_srli_epi16(h, 7), 15);
+    __m256i half = _mm256_or_si256(_mm256_or_si256(magnitude, sign), nan);
+    return vf_mul(_mm512_cvtph_ps(half), vf_set(256.0f));
+}
+
+/* An e5m2 code is the upper byte of a half. */
+MX8_INLINE vf vf_from_e5m2(__m128i codes) {
+    return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(codes), 8));
+}
+
+MX8_INLINE __m128i load_codes(const uint8_t *p) { return _mm_loadu_si128((const __m128i *)(const void *)p); }
+MX8_INLINE __m128i load_codes_part(const uint8_t *p, int n) { return _mm_maskz_loadu_epi8(vm_first(n), p); }
+
+MX8_INLINE vf vf_load_e4m3(const uint8_t *p) { return vf_from_e4m3(load_codes(p)); }
+MX8_INLINE vf vf_load_e4m3_part(const uint8_t *p, int n) { return vf_from_e4m3(load_codes_part(p, n)); }
+MX8_INLINE vf vf_load_e5m2(const uint8_t *p) { return vf_from_e5m2(load_codes(p)); }
+MX8_INLINE vf vf_load_e5m2_part(const uint8_t *p, int n) { return vf_from_e5m2(load_codes_part(p, n)); }
+
+/* 4x4 inside the 128-bit quarters, then the 4x4 of quarters in two rounds. */
+MX8_INLINE void vf_transpose(vf r[16]) {
+    vf t[16], u[16];
+    for (int i = 0; i < 8; i++) {
+        t[2 * i] = _mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+        t[2 * i + 1] = _mm512_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+    }
+    for (int i = 0; i < 4; i++) { /* u[4i+q]: column 4s+q of rows 4i..4i+3 in quarter s */
+        u[4 * i] = _mm512_shuffle_ps(t[4 * i], t[4 * i + 2], 0x44);
+        u[4 * i + 1] = _mm512_shuffle_ps(t[4 * i], t[4 * i + 2], 0xEE);
+        u[4 * i + 2] = _mm512_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0x44);
+        u[4 * i + 3] = _mm512_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0xEE);
+    }
+    for (int q = 0; q < 4; q++) {
+        vf even01 = _mm512_shuffle_f32x4(u[q], u[4 + q], 0x88), odd01 = _mm512_shuffle_f32x4(u[q], u[4 + q], 0xDD);
+        vf even23 = _mm512_shuffle_f32x4(u[8 + q], u[12 + q], 0x88);
+        vf odd23 = _mm512_shuffle_f32x4(u[8 + q], u[12 + q], 0xDD);
+        r[q] = _mm512_shuffle_f32x4(even01, even23, 0x88);
+        r[8 + q] = _mm512_shuffle_f32x4(even01, even23, 0xDD);
+        r[4 + q] = _mm512_shuffle_f32x4(odd01, odd23, 0x88);
+        r[12 + q] = _mm512_shuffle_f32x4(odd01, odd23, 0xDD);
+    }
+}
+
+MX8_INLINE vf vf_swap_pairs(vf v) { return _mm512_permute_ps(v, 0xB1); }
+MX8_INLINE vf vf_even(vf v) { return _mm512_moveldup_ps(v); }
+MX8_INLINE vf vf_odd(vf v) { return _mm512_movehdup_ps(v); }
+
 MX8_INLINE float vf_sum(vf v) {
     __m256 h = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));

@@ -115,6 +115,41 @@ MX8_INLINE void vf_store_bf16_part(uint16_t *p, vf v, int n) {
 }
 MX8_INLINE void vf_store_bf16(uint16_t *p, vf v) { vf_store_bf16_part(p, v, MX8_VF); }
 
+/* A code's exponent and mantissa moved to a float's place are off by the difference of the biases, as a factor. */
+MX8_INLINE float f32_from_e4m3(uint32_t code) {
+    if ((code & 0x7F) == 0x7F) return NAN;
+    uint32_t bits = (code & 0x80) << 24 | (code & 0x7F) << 20;
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f * 0x1p120f;
+}
+
+MX8_INLINE float f32_from_e5m2(uint32_t code) {
+    if ((code & 0x7F) > 0x7C) return NAN;
+    uint32_t bits = (code & 0x80) << 24 | (code & 0x7F) << 21;
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return (code & 0x7F) == 0x7C ? f * INFINITY : f * 0x1p112f;
+}
+
+MX8_INLINE vf vf_load_e4m3_part(const uint8_t *p, int n) { MX8_LANES(vf, i < n ? f32_from_e4m3(p[i]) : 0.0f); }
+MX8_INLINE vf vf_load_e4m3(const uint8_t *p) { return vf_load_e4m3_part(p, MX8_VF); }
+MX8_INLINE vf vf_load_e5m2_part(const uint8_t *p, int n) { MX8_LANES(vf, i < n ? f32_from_e5m2(p[i]) : 0.0f); }
+MX8_INLINE vf vf_load_e5m2(const uint8_t *p) { return vf_load_e5m2_part(p, MX8_VF); }
+
+MX8_INLINE void vf_transpose(vf r[MX8_VF]) {
+    for (int i = 0; i < MX8_VF; i++)
+        for (int k = 0; k < i; k++) {
+            float f = r[i].v[k];
+            r[i].v[k] = r[k].v[i];
+            r[k].v[i] = f;
+        }
+}
+
+MX8_INLINE vf vf_swap_pairs(vf v) { MX8_LANES(vf, v.v[i ^ 1]); }
+MX8_INLINE vf vf_even(vf v) { MX8_LANES(vf, v.v[i & ~1]); }
+MX8_INLINE vf vf_odd(vf v) { MX8_LANES(vf, v.v[i | 1]); }
+
 MX8_INLINE float vf_sum(vf v) {
     for (int half = MX8_VF / 2; half > 0; half /= 2)
         for (int i = 0; i < half; i++) v.v[i] += v.v[i + half];
