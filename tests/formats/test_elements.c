@@ -85,7 +85,8 @@ static void decodes_every_code(void **state) {
 static void knows_the_landmarks(void **state) {
     (void)state;
     assert_true(mx8_decode_e4m3(0x7E) == 448.0f && mx8_decode_e4m3(0x38) == 1.0f && mx8_decode_e4m3(0x01) == 0x1p-9f);
-    assert_true(mx8_decode_e5m2(0x7B) == 57344.0f && mx8_decode_e5m2(0x3C) == 1.0f && mx8_decode_e5m2(0x01) == 0x1p-16f);
+    assert_true(
+        mx8_decode_e5m2(0x7B) == 57344.0f && mx8_decode_e5m2(0x3C) == 1.0f && mx8_decode_e5m2(0x01) == 0x1p-16f);
     assert_int_equal(mx8_encode_e4m3(-480.0f), 0xFE);
     assert_int_equal(mx8_encode_e5m2(-1e6f), 0xFB);
     assert_int_equal(mx8_encode_e4m3(-0.0f), 0x80);

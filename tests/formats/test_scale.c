@@ -97,9 +97,8 @@ static void even_rounds_amax_first(void **state) {
         uint32_t bits;
         int32_t format;
         int byte;
-    } table[] = {
-        {0x43F7FFFF, MX8_F8_E4M3, 127}, {0x43F80000, MX8_F8_E4M3, 128}, /* 496 is half way from 480 to 512 */
-        {0x476FFFFF, MX8_F8_E5M2, 127}, {0x47700000, MX8_F8_E5M2, 128}, /* 61440 */
+    } table[] = {{0x43F7FFFF, MX8_F8_E4M3, 127}, {0x43F80000, MX8_F8_E4M3, 128}, /* 496 is half way from 480 to 512 */
+        {0x476FFFFF, MX8_F8_E5M2, 127}, {0x47700000, MX8_F8_E5M2, 128},          /* 61440 */
         {0x7F77FFFF, MX8_F8_E4M3, 246}, {0x7F780000, MX8_F8_E4M3, 255}, /* rounds up to Inf: torchao's second corner */
         {0x7F6FFFFF, MX8_F8_E5M2, 239}, {0x7F700000, MX8_F8_E5M2, 255}};
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
@@ -128,9 +127,9 @@ struct block {
     int32_t dtype, rule; /* -1: any of f32 and bf16, of RCEIL and FLOOR */
     int byte, one_code, rest_code;
 };
-#define ANY (-1)
-#define F32 MX8_F32
-#define BF16 MX8_BF16
+#define ANY   (-1)
+#define F32   MX8_F32
+#define BF16  MX8_BF16
 #define RCEIL MX8_SCALE_RCEIL
 #define FLOOR MX8_SCALE_FLOOR
 
@@ -171,9 +170,20 @@ static void check_block(const struct block *b, int32_t dtype, int32_t rule) {
         wide[i] = mx8i_make_float(i == 5 ? b->one : b->rest);
         narrow[i] = mx8_encode_bf16(wide[i]);
     }
-    struct mx8_quant_job job = {.src = dtype == MX8_F32 ? (void *)wide : (void *)narrow, .src_dtype = dtype, .batch = 1,
-        .rows = 1, .cols = MX8_BLOCK, .src_stride = {32, 32, 1}, .row_codes = codes, .row_code_stride = {32, 32, 1},
-        .row_scales = &byte, .row_scale_stride = {1, 1, 1}, .rule = rule, .format = MX8_F8_E4M3, .group = 32, .tile = 1};
+    struct mx8_quant_job job = {.src = dtype == MX8_F32 ? (void *)wide : (void *)narrow,
+        .src_dtype = dtype,
+        .batch = 1,
+        .rows = 1,
+        .cols = MX8_BLOCK,
+        .src_stride = {32, 32, 1},
+        .row_codes = codes,
+        .row_code_stride = {32, 32, 1},
+        .row_scales = &byte,
+        .row_scale_stride = {1, 1, 1},
+        .rule = rule,
+        .format = MX8_F8_E4M3,
+        .group = 32,
+        .tile = 1};
     mx8i_reference_quantize(&job);
 
     const char *name = dtype == MX8_F32 ? "f32" : "bf16";
