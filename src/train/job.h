@@ -27,8 +27,10 @@ struct mx8_job {
     uint64_t seed;
     enum mx8_on_nan on_nan;
     const char *dataset, *dataset_path;              /* borrowed from the options */
-    const char *dump_folder, *initial_load_path;
-    int32_t save_weights, export_dtype, print_after_conversion, compile, device, threads, color;
+    const char *dump_folder, *initial_load_path, *checkpoint_folder, *description;
+    int64_t dataset_bytes;                           /* most text that is read; 0: all of it */
+    const struct mx8_options *options;               /* what the job was made from: printed and written to run.json */
+    int32_t save_weights, export_dtype, print_after_conversion, print_args, compile, device, threads, color, dry_run;
 };
 
 /* Checks everything that can be checked without data or memory: unsupported parallel degrees, impossible shapes, recipe

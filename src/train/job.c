@@ -1,0 +1,165 @@
+/* Resolving a job: everything that options alone can get wrong is found here, before data is read or memory taken. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/error.h"
+#include "train/resolve.h"
+
+/* Whether the value means the default, whatever its spelling ("01", "True", "1.00"). */
+static int is_default(const struct mx8_options *o, int32_t index) {
+    const struct mx8_option *option = &o->table[index];
+    if (!mx8i_is_set(o, option->key)) return 1;
+    const char *text = mx8i_get_text(o, option->key);
+    if (!strcmp(text, option->value)) return 1;
+    if (option->type == MX8_OPT_BOOL) return mx8i_get_bool(o, option->key) == !strcmp(option->value, "true");
+    if (option->type == MX8_OPT_INT) return mx8i_get_int(o, option->key) == strtoll(option->value, NULL, 10);
+    if (option->type == MX8_OPT_LIST) return mx8i_get_list(o, option->key, NULL, NULL) == 0 && !option->value[0];
+    return 0;
+}
+
+static enum mx8_status check_unsupported(const struct mx8_options *o) {
+    size_t mark = strlen(MX8_MARK_ONLY);
+    for (int32_t i = 0; i < o->count; i++) {
+        const struct mx8_option *option = &o->table[i];
+        if (strncmp(option->help, MX8_MARK_ONLY, mark) || is_default(o, i)) continue;
+        return MX8_FAIL(MX8_UNSUPPORTED, "%s is \"%s\" (%s), but mx8 supports only \"%s\": %s", option->key,
+            mx8i_get_text(o, option->key), o->value[i].source, option->value, option->help + mark);
+    }
+    return MX8_OK;
+}
+
+/* Open MPI and torchrun tell a process how many there are; this build trains in one. */
+static enum mx8_status check_processes(const struct mx8_options *o) {
+    static const char *const variables[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "WORLD_SIZE"};
+    for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
+        const char *text = getenv(variables[i]);
+        if (text && strtol(text, NULL, 10) > 1)
+            return MX8_FAIL(MX8_UNSUPPORTED,
+                "%s is %s: this build of mx8 trains in one process; start it without a launcher", variables[i], text);
+    }
+    int64_t degree = mx8i_get_int(o, "parallelism.data_parallel_shard_degree");
+    if (degree == -1 || degree == 1) return MX8_OK;
+    if (degree < 1)
+        return MX8_FAIL(MX8_INVALID_ARGUMENT,
+            "parallelism.data_parallel_shard_degree is %lld, expected -1 or at least 1", (long long)degree);
+    return MX8_FAIL(MX8_UNSUPPORTED,
+        "parallelism.data_parallel_shard_degree is %lld, but there is one process: start %lld "
+        "with \"mpirun -n %lld mx8 train ...\" (needs a build with MPI), or give 1, or -1 for what is there",
+        (long long)degree, (long long)degree, (long long)degree);
+}
+
+static enum mx8_status resolve_batch(const struct mx8_options *o, struct mx8_job *job) {
+    int64_t global = mx8i_get_int(o, "training.global_batch_size"), local = job->local_batch_size;
+    job->accumulation = 1;
+    if (global == -1) return MX8_OK;
+    if (global < local || global % local)
+        return MX8_FAIL(MX8_INVALID_ARGUMENT,
+            "training.global_batch_size is %lld, expected a multiple of "
+            "training.local_batch_size, which is %lld",
+            (long long)global, (long long)local);
+    job->accumulation = global / local;
+    return MX8_OK;
+}
+
+static enum mx8_status resolve_optimizer(
+    const struct mx8_options *o, struct mx8_job *job, const struct mx8_log *notes) {
+    job->adamw = (struct mx8_adamw){.beta1 = mx8i_get_float(o, "optimizer.beta1"),
+        .beta2 = mx8i_get_float(o, "optimizer.beta2"),
+        .eps = mx8i_get_float(o, "optimizer.eps"),
+        .weight_decay = mx8i_get_float(o, "optimizer.weight_decay")};
+    if (job->adamw.beta1 >= 1 || job->adamw.beta2 >= 1)
+        return MX8_FAIL(MX8_INVALID_ARGUMENT, "optimizer.beta1 is %g and optimizer.beta2 is %g, expected both below 1",
+            job->adamw.beta1, job->adamw.beta2);
+    job->max_norm = mx8i_get_float(o, "training.max_norm");
+    if (!(job->max_norm > 0))
+        return MX8_FAIL(MX8_INVALID_ARGUMENT, "training.max_norm is %g, expected more than 0", job->max_norm);
+
+    const char *type = mx8i_get_text(o, "lr_scheduler.decay_type");
+    double ratio =
+        mx8i_is_set(o, "lr_scheduler.decay_ratio") ? mx8i_get_float(o, "lr_scheduler.decay_ratio") : (double)NAN;
+    job->schedule = mx8i_make_schedule(mx8i_get_float(o, "optimizer.lr"), job->steps,
+        mx8i_get_int(o, "lr_scheduler.warmup_steps"), ratio,
+        !strcmp(type, "sqrt")     ? MX8_DECAY_SQRT
+        : !strcmp(type, "cosine") ? MX8_DECAY_COSINE
+                                  : MX8_DECAY_LINEAR,
+        mx8i_get_float(o, "lr_scheduler.min_lr_factor"), notes);
+    return MX8_OK;
+}
+
+/* mx8 downloads nothing: torchtitan's names of hosted data sets stand for files that the user points at. */
+static enum mx8_status resolve_data(const struct mx8_options *o, struct mx8_job *job, const struct mx8_log *notes) {
+    static const char *const known[] = {"auto", "text", "shards", "random"};
+    const int64_t default_bytes = 8 << 20;
+    job->dataset = mx8i_get_text(o, "training.dataset");
+    job->dataset_path = mx8i_get_text(o, "training.dataset_path");
+    int is_known = 0;
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) is_known |= !strcmp(job->dataset, known[i]);
+    if (!is_known && strncmp(job->dataset, "c4", 2))
+        return MX8_FAIL(
+            MX8_INVALID_ARGUMENT, "training.dataset is \"%s\", expected auto, text, shards or random", job->dataset);
+    if (!is_known && !job->dataset_path[0])
+        return MX8_FAIL(MX8_UNSUPPORTED,
+            "training.dataset is \"%s\": mx8 downloads nothing; give the text or the token "
+            "shards by training.dataset_path",
+            job->dataset);
+    if (!is_known) job->dataset = "auto";
+    if (!strcmp(job->dataset, "shards") && !job->dataset_path[0])
+        return MX8_FAIL(MX8_INVALID_ARGUMENT, "training.dataset is shards: expected training.dataset_path");
+
+    job->dataset_bytes = mx8i_is_set(o, "training.dataset_bytes") ? mx8i_get_int(o, "training.dataset_bytes") : 0;
+    if (!strcmp(job->dataset, "random") || job->dataset_path[0]) return MX8_OK;
+    job->dataset = "text";
+    job->dataset_path = "/usr/include";
+    if (!mx8i_is_set(o, "training.dataset_bytes")) job->dataset_bytes = default_bytes;
+    mx8i_log(notes, "training.dataset_path is not set: training on the text under /usr/include");
+    return MX8_OK;
+}
+
+static enum mx8_status resolve_checkpoint(const struct mx8_options *o, struct mx8_job *job) {
+    job->save_weights = mx8i_get_bool(o, "checkpoint.enable");
+    job->checkpoint_folder = mx8i_get_text(o, "checkpoint.folder");
+    job->initial_load_path = mx8i_get_text(o, "checkpoint.initial_load_path");
+    job->export_dtype = strcmp(mx8i_get_text(o, "checkpoint.export_dtype"), "bfloat16") ? MX8_F32 : MX8_BF16;
+    int64_t interval = mx8i_get_int(o, "checkpoint.interval");
+    if (job->save_weights && mx8i_is_set(o, "checkpoint.interval") && interval < job->steps)
+        return MX8_FAIL(MX8_UNSUPPORTED,
+            "checkpoint.interval is %lld: mx8 saves the final weights only; expected at least "
+            "training.steps, which is %lld",
+            (long long)interval, (long long)job->steps);
+    return MX8_OK;
+}
+
+static void resolve_rest(const struct mx8_options *o, struct mx8_job *job, const struct mx8_log *notes) {
+    const char *on_nan = mx8i_get_text(o, "training.on_nan");
+    job->on_nan = !strcmp(on_nan, "skip")       ? MX8_ON_NAN_SKIP
+                  : !strcmp(on_nan, "continue") ? MX8_ON_NAN_CONTINUE
+                                                : MX8_ON_NAN_STOP;
+    job->log_freq = mx8i_get_int(o, "metrics.log_freq");
+    job->color = !mx8i_get_bool(o, "metrics.disable_color_printing");
+    job->seed = (uint64_t)mx8i_get_int(o, "training.seed");
+    job->dump_folder = mx8i_get_text(o, "job.dump_folder");
+    job->description = mx8i_get_text(o, "job.description");
+    job->print_args = mx8i_get_bool(o, "job.print_args");
+    job->dry_run = mx8i_get_bool(o, "job.dry_run");
+    job->print_after_conversion = mx8i_get_bool(o, "model.print_after_conversion");
+    job->threads = (int32_t)mx8i_get_int(o, "job.threads");
+    job->device = !strcmp(mx8i_get_text(o, "job.device"), "cuda");
+    job->compile = mx8i_get_bool(o, "compile.enable");
+    if (job->compile && job->device == 0) mx8i_log(notes, "compile.enable: nothing to compile on the CPU");
+}
+
+enum mx8_status mx8i_resolve_job(const struct mx8_options *o, struct mx8_job *out, const struct mx8_log *notes) {
+    static const struct mx8_log silent;
+    if (!notes) notes = &silent;
+    *out = (struct mx8_job){.options = o, .steps = mx8i_get_int(o, "training.steps")};
+    MX8_TRY(check_unsupported(o));
+    MX8_TRY(check_processes(o));
+    MX8_TRY(mx8i_resolve_model(o, out));
+    MX8_TRY(mx8i_resolve_recipe(o, out, notes));
+    MX8_TRY(resolve_batch(o, out));
+    MX8_TRY(resolve_optimizer(o, out, notes));
+    MX8_TRY(resolve_data(o, out, notes));
+    MX8_TRY(resolve_checkpoint(o, out));
+    resolve_rest(o, out, notes);
+    return MX8_OK;
+}
