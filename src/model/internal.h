@@ -1,0 +1,148 @@
+/* Inside the model floor. A training step is written once (step.c and the layer files) and walked twice: while `planning`
+ * its tensors have shapes but no memory and every operator call is only inferred, which measures the arenas; the same
+ * walk with memory behind it computes. So the memory plan cannot differ from what the step uses.
+ *
+ * Memory of a step is two stacks. `saved` grows through forward and shrinks through backward; `scratch` holds what lives
+ * inside one layer's pass. A checkpointed layer leaves its input and its routing in `saved` and is walked forward again
+ * just before its backward. */
+#ifndef MX8_MODEL_INTERNAL_H
+#define MX8_MODEL_INTERNAL_H
+
+#include "model/model.h"
+#include "ops/rows.h"
+
+struct mx8_stack { uint8_t *base; size_t used, peak; };
+
+/* A tensor in the forms its consumers read: as it is, and MXFP8 codes along its rows and along its columns (stored
+ * transposed). Absent forms are zeroed. `ends`: padded group ends of grouped column codes. */
+struct mx8_forms { struct mx8_tensor hp, row, row_scale, col, col_scale, ends; };
+
+/* Which forms the weights that multiply a tensor ask for. */
+struct mx8_need { int32_t hp, row, col; };
+
+struct mx8_ffn { const struct mx8_param *w1, *w2, *w3; };
+struct mx8_ffn_saved { struct mx8_tensor gate, up; struct mx8_forms hidden; };
+
+struct mx8_routing { struct mx8_tensor scores, indices, weights, order, positions, offsets; };
+
+/* What a layer's backward reads. x: layer input; h: x + attention. */
+struct mx8_activations {
+    struct mx8_tensor x, rstd_attention, q, k, v, lse, h, rstd_ffn, expert_out;
+    struct mx8_forms n1, o, n2, rows;
+    struct mx8_ffn_saved dense, experts;
+    struct mx8_routing routing;
+    size_t mark; /* of the saved stack, before this layer's own part */
+};
+
+struct mx8_layer {
+    const struct mx8_param *attention_norm, *wq, *wk, *wv, *wo, *ffn_norm, *gate;
+    struct mx8_ffn dense;   /* of a dense layer, or the shared experts (w1 NULL: none) */
+    struct mx8_ffn experts;
+    const struct mx8_buffer *bias; /* NULL: none */
+    int64_t moe;            /* index among the MoE layers; -1: dense layer */
+    int64_t chunk;          /* attention chunk, 0: none */
+    int32_t uses_rope, checkpointed;
+    struct mx8_activations a;
+};
+
+/* Device memory outside the stacks, in one allocation ("io" of the plan). */
+struct mx8_io {
+    int32_t *tokens, *targets, *docs;  /* T each */
+    float *rope_table;                 /* (S, d/2, 2) */
+    uint8_t *readback;                 /* loss (f64), then (moe layers, E) int32 offsets: one download per microbatch */
+    int64_t *saturated;
+    int32_t *flags;                    /* one per tensor of the table */
+    int32_t *forced_slots, *forced_order, *forced_positions, *forced_indices, *forced_offsets; /* force_balance */
+};
+
+struct mx8_model {
+    struct mx8_model_config config;
+    struct mx8_recipe recipe;
+    struct mx8_model_options options;
+    struct mx8_param_table params;
+    struct mx8_layer *layer;
+    const struct mx8_param *embedding, *norm, *head;
+    int64_t T, moe_layers, logit_rows;
+    size_t io_size, readback_size;
+    struct mx8_memory_plan *plan; /* [0] the model's own memory, [1] with the context's scratch */
+
+    struct mx8_context *ctx; /* NULL until allocated */
+    float *masters, *gradients, *moments, *buffers;
+    uint16_t *copies;
+    uint8_t *codes;
+    void *workspace;
+    size_t workspace_size;
+    struct mx8_io io;
+    struct mx8_stack saved, scratch;
+    /* host side */
+    uint8_t *host_readback;
+    float *host_bias;      /* the buffers, while the bias is updated */
+    int64_t *load;         /* (moe layers, E) tokens since the last bias update */
+
+    /* of the walk in progress */
+    int32_t planning, keep /* this layer's activations outlive its forward */, accumulate;
+    float loss_scale;
+    struct mx8_tensor stream_h, stream_f; /* between layers: out = h + f; h lives here unless kept */
+    struct mx8_tensor last_h;             /* the h of the layer before */
+};
+
+static const struct mx8_tensor MX8_ABSENT = {0};
+
+/* ---- walk.c: the vocabulary of the layer files ---- */
+struct mx8_tensor mx8i_take(struct mx8_stack *s, int32_t dtype, int32_t ndim, const int64_t *shape);
+struct mx8_tensor mx8i_take_rows(struct mx8_stack *s, int32_t dtype, int64_t rows, int64_t cols);
+/* Infers (planning) or runs a row of the operator table with the model's workspace. */
+enum mx8_status mx8i_call(struct mx8_model *m, enum mx8_row row, int32_t backward, struct mx8_op_call *call);
+struct mx8_op_options mx8i_make_options(const struct mx8_model *m, const struct mx8_param *p);
+struct mx8_forms mx8i_view_weight(const struct mx8_model *m, const struct mx8_param *p);
+struct mx8_tensor mx8i_view_gradient(const struct mx8_model *m, const struct mx8_param *p);
+/* Forms that `count` consumers ask for. keep: for a backward to come, as a weight gradient's operand too. */
+struct mx8_need mx8i_find_need(const struct mx8_model *m, int32_t keep, int32_t count, const struct mx8_param *const *p);
+/* Where an activation of rows x cols goes: saved when its hp form is needed later, else scratch. */
+struct mx8_tensor mx8i_take_hp(struct mx8_model *m, struct mx8_need need, int64_t rows, int64_t cols);
+/* Codes of f->hp as needed: rows into scratch, columns into `cols`. offsets absent or (G): groups of rows. */
+enum mx8_status mx8i_quantize_forms(struct mx8_model *m, struct mx8_forms *f, struct mx8_need need,
+    struct mx8_tensor offsets, struct mx8_stack *cols);
+/* Drops the forms that were in scratch. */
+void mx8i_forget_forms(struct mx8_forms *f, struct mx8_need need);
+enum mx8_status mx8i_run_linear(struct mx8_model *m, struct mx8_tensor y, const struct mx8_forms *x,
+    const struct mx8_param *p, struct mx8_tensor offsets);
+/* dx, and p's gradient. Quantizes dy itself (into scratch, released before it returns). */
+enum mx8_status mx8i_run_linear_backward(struct mx8_model *m, struct mx8_tensor dx, struct mx8_tensor dy,
+    const struct mx8_forms *x, const struct mx8_param *p, struct mx8_tensor offsets);
+enum mx8_status mx8i_run_add(struct mx8_model *m, struct mx8_tensor y, struct mx8_tensor a, struct mx8_tensor b);
+/* y = norm(x (+ add)); sum (absent without add) receives x + add. */
+enum mx8_status mx8i_run_norm(struct mx8_model *m, struct mx8_tensor y, struct mx8_tensor rstd, struct mx8_tensor sum,
+    struct mx8_tensor x, struct mx8_tensor add, const struct mx8_param *p);
+/* dx = d(norm)/dx dy + dres, and p's gradient. dx may be dres. */
+enum mx8_status mx8i_run_norm_backward(struct mx8_model *m, struct mx8_tensor dx, struct mx8_tensor dy,
+    struct mx8_tensor x, struct mx8_tensor rstd, struct mx8_tensor dres, const struct mx8_param *p);
+
+/* ---- the parts of a layer ---- */
+enum mx8_status mx8i_attention_forward(struct mx8_model *m, struct mx8_layer *l, struct mx8_tensor out);
+enum mx8_status mx8i_attention_backward(struct mx8_model *m, struct mx8_layer *l, struct mx8_tensor dx,
+    struct mx8_tensor dout);
+/* out absent: only what backward needs (recomputation). offsets absent: dense. */
+enum mx8_status mx8i_ffn_forward(struct mx8_model *m, const struct mx8_ffn *w, struct mx8_ffn_saved *s,
+    struct mx8_tensor out, const struct mx8_forms *in, struct mx8_tensor offsets);
+enum mx8_status mx8i_ffn_backward(struct mx8_model *m, const struct mx8_ffn *w, const struct mx8_ffn_saved *s,
+    struct mx8_tensor dx, struct mx8_tensor dout, const struct mx8_forms *in, struct mx8_tensor offsets);
+/* Which forms the layer's second half reads its normalised input in. */
+struct mx8_need mx8i_find_moe_need(const struct mx8_model *m, const struct mx8_layer *l);
+struct mx8_routing mx8i_take_routing(struct mx8_model *m, const struct mx8_layer *l);
+enum mx8_status mx8i_moe_forward(struct mx8_model *m, struct mx8_layer *l, struct mx8_tensor out, int32_t recompute);
+enum mx8_status mx8i_moe_backward(struct mx8_model *m, struct mx8_layer *l, struct mx8_tensor dx, struct mx8_tensor dout);
+enum mx8_status mx8i_layer_forward(struct mx8_model *m, struct mx8_layer *l, int32_t recompute);
+enum mx8_status mx8i_layer_backward(struct mx8_model *m, struct mx8_layer *l, struct mx8_tensor d);
+
+/* ---- memory.c ---- */
+/* Places of the io block from its start; base NULL: none. Returns its size. */
+size_t mx8i_lay_out_io(const struct mx8_model *m, uint8_t *base, struct mx8_io *io);
+
+/* ---- step.c ---- */
+enum mx8_status mx8i_walk_training(struct mx8_model *m);
+enum mx8_status mx8i_walk_validation(struct mx8_model *m, float *logits /* host, may be NULL */);
+/* ---- weights.c: quantizes every converted weight ---- */
+enum mx8_status mx8i_walk_weights(struct mx8_model *m);
+
+#endif

@@ -1,0 +1,109 @@
+/* The attention half of a layer: out = attention(norm(x)) wo^T, and its gradient. */
+#include "model/internal.h"
+#include "base/error.h"
+
+/* The layer's input is stream_f + last_h, summed by the norm itself, but for the first layer (the embedding) and for a
+ * recomputation, whose input is saved. */
+static enum mx8_status normalize_input(struct mx8_model *m, struct mx8_layer *l, struct mx8_need need) {
+    struct mx8_activations *a = &l->a;
+    const int64_t T = m->T, D = m->config.dim;
+    a->n1 = (struct mx8_forms){.hp = mx8i_take_hp(m, need, T, D)};
+    a->rstd_attention = mx8i_take(&m->saved, MX8_F32, 1, &T);
+    if (!m->last_h.ndim) {
+        return mx8i_run_norm(m, a->n1.hp, a->rstd_attention, MX8_ABSENT, a->x, MX8_ABSENT, l->attention_norm);
+    }
+    return mx8i_run_norm(m, a->n1.hp, a->rstd_attention, a->x, m->stream_f, m->last_h, l->attention_norm);
+}
+
+static enum mx8_status run_rope(
+    struct mx8_model *m, const struct mx8_layer *l, struct mx8_tensor x, int64_t heads, int32_t backward) {
+    if (!l->uses_rope) return MX8_OK;
+    const struct mx8_model_config *c = &m->config;
+    const int64_t shape[3] = {m->options.seq_len, c->dim / c->n_heads / 2, 2};
+    struct mx8_op_call call = {.in = {x, mx8_make_tensor(m->io.rope_table, MX8_F32, 3, shape)}, .n_in = 2, .out = {x},
+        .n_out = 1, .options = {.n_heads = (int32_t)heads, .seq_len = m->options.seq_len}};
+    return mx8i_call(m, MX8_OP_ROPE, backward, &call);
+}
+
+static struct mx8_op_options make_attention_options(const struct mx8_model *m, const struct mx8_layer *l) {
+    return (struct mx8_op_options){.n_heads = (int32_t)m->config.n_heads, .n_kv_heads = (int32_t)m->config.n_kv_heads,
+        .mask = m->config.attn_mask, .chunk = (int32_t)l->chunk, .seq_len = m->options.seq_len};
+}
+
+static struct mx8_tensor view_docs(const struct mx8_model *m) {
+    if (m->config.attn_mask != MX8_MASK_DOCUMENT) return MX8_ABSENT;
+    return mx8_make_tensor(m->io.docs, MX8_I32, 1, &m->T);
+}
+
+static enum mx8_status project_inputs(struct mx8_model *m, struct mx8_layer *l) {
+    struct mx8_activations *a = &l->a;
+    const int64_t T = m->T, KV = l->wk->shape[0];
+    a->q = mx8i_take_rows(&m->saved, m->recipe.dtype, T, m->config.dim);
+    a->k = mx8i_take_rows(&m->saved, m->recipe.dtype, T, KV);
+    a->v = mx8i_take_rows(&m->saved, m->recipe.dtype, T, KV);
+    MX8_TRY(mx8i_run_linear(m, a->q, &a->n1, l->wq, MX8_ABSENT));
+    MX8_TRY(mx8i_run_linear(m, a->k, &a->n1, l->wk, MX8_ABSENT));
+    MX8_TRY(mx8i_run_linear(m, a->v, &a->n1, l->wv, MX8_ABSENT));
+    MX8_TRY(run_rope(m, l, a->q, m->config.n_heads, 0));
+    return run_rope(m, l, a->k, m->config.n_kv_heads, 0);
+}
+
+enum mx8_status mx8i_attention_forward(struct mx8_model *m, struct mx8_layer *l, struct mx8_tensor out) {
+    size_t mark = m->scratch.used;
+    struct mx8_activations *a = &l->a;
+    const int64_t T = m->T;
+    struct mx8_need need = mx8i_find_need(m, m->keep, 3, (const struct mx8_param *[]){l->wq, l->wk, l->wv});
+    MX8_TRY(normalize_input(m, l, need));
+    MX8_TRY(mx8i_quantize_forms(m, &a->n1, need, MX8_ABSENT, &m->saved));
+    MX8_TRY(project_inputs(m, l));
+
+    a->o = (struct mx8_forms){.hp = mx8i_take_rows(&m->saved, m->recipe.dtype, T, m->config.dim)};
+    a->lse = mx8i_take_rows(&m->saved, MX8_F32, T, m->config.n_heads);
+    struct mx8_op_call call = {.in = {a->q, a->k, a->v, view_docs(m)}, .n_in = 4, .out = {a->o.hp, a->lse}, .n_out = 2,
+        .options = make_attention_options(m, l)};
+    MX8_TRY(mx8i_call(m, MX8_OP_ATTENTION, 0, &call));
+
+    struct mx8_need o_need = mx8i_find_need(m, m->keep, 1, (const struct mx8_param *[]){l->wo});
+    MX8_TRY(mx8i_quantize_forms(m, &a->o, o_need, MX8_ABSENT, &m->saved));
+    MX8_TRY(mx8i_run_linear(m, out, &a->o, l->wo, MX8_ABSENT));
+    o_need.hp = 1; /* attention's backward reads its output */
+    mx8i_forget_forms(&a->o, o_need);
+    mx8i_forget_forms(&a->n1, need);
+    m->scratch.used = mark;
+    return MX8_OK;
+}
+
+/* dn1 = dq wq + dk wk + dv wv. */
+static enum mx8_status project_backward(
+    struct mx8_model *m, struct mx8_layer *l, struct mx8_tensor dn, struct mx8_tensor dq, struct mx8_tensor dk, struct mx8_tensor dv) {
+    size_t mark = m->scratch.used;
+    struct mx8_tensor part = mx8i_take_rows(&m->scratch, m->recipe.dtype, m->T, m->config.dim);
+    MX8_TRY(mx8i_run_linear_backward(m, dn, dq, &l->a.n1, l->wq, MX8_ABSENT));
+    MX8_TRY(mx8i_run_linear_backward(m, part, dk, &l->a.n1, l->wk, MX8_ABSENT));
+    MX8_TRY(mx8i_run_add(m, dn, dn, part));
+    MX8_TRY(mx8i_run_linear_backward(m, part, dv, &l->a.n1, l->wv, MX8_ABSENT));
+    MX8_TRY(mx8i_run_add(m, dn, dn, part));
+    m->scratch.used = mark;
+    return MX8_OK;
+}
+
+enum mx8_status mx8i_attention_backward(
+    struct mx8_model *m, struct mx8_layer *l, struct mx8_tensor dx, struct mx8_tensor dout) {
+    size_t mark = m->scratch.used;
+    const struct mx8_activations *a = &l->a;
+    const int64_t T = m->T, D = m->config.dim, KV = l->wk->shape[0];
+    const int32_t dtype = m->recipe.dtype;
+    struct mx8_tensor d_o = mx8i_take_rows(&m->scratch, dtype, T, D), dq = mx8i_take_rows(&m->scratch, dtype, T, D);
+    struct mx8_tensor dk = mx8i_take_rows(&m->scratch, dtype, T, KV), dv = mx8i_take_rows(&m->scratch, dtype, T, KV);
+    MX8_TRY(mx8i_run_linear_backward(m, d_o, dout, &a->o, l->wo, MX8_ABSENT));
+    struct mx8_op_call call = {.in = {d_o, a->q, a->k, a->v, a->o.hp, a->lse, view_docs(m)}, .n_in = 7,
+        .out = {dq, dk, dv}, .n_out = 3, .options = make_attention_options(m, l)};
+    MX8_TRY(mx8i_call(m, MX8_OP_ATTENTION, 1, &call));
+    MX8_TRY(run_rope(m, l, dq, m->config.n_heads, 1));
+    MX8_TRY(run_rope(m, l, dk, m->config.n_kv_heads, 1));
+    struct mx8_tensor dn = d_o; /* no longer needed */
+    MX8_TRY(project_backward(m, l, dn, dq, dk, dv));
+    MX8_TRY(mx8i_run_norm_backward(m, dx, dn, a->x, a->rstd_attention, dout, l->attention_norm));
+    m->scratch.used = mark;
+    return MX8_OK;
+}

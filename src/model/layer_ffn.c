@@ -1,0 +1,45 @@
+/* SwiGLU: out = w2 (silu(w1 in) * (w3 in)), dense or over groups of rows (routed experts), and its gradient. */
+#include "model/internal.h"
+#include "base/error.h"
+
+enum mx8_status mx8i_ffn_forward(struct mx8_model *m, const struct mx8_ffn *w, struct mx8_ffn_saved *s,
+    struct mx8_tensor out, const struct mx8_forms *in, struct mx8_tensor offsets) {
+    size_t mark = m->scratch.used;
+    const int64_t rows = in->hp.shape[0], F = w->w1->shape[w->w1->ndim - 2];
+    s->gate = mx8i_take_rows(&m->saved, m->recipe.dtype, rows, F);
+    s->up = mx8i_take_rows(&m->saved, m->recipe.dtype, rows, F);
+    MX8_TRY(mx8i_run_linear(m, s->gate, in, w->w1, offsets));
+    MX8_TRY(mx8i_run_linear(m, s->up, in, w->w3, offsets));
+
+    struct mx8_need need = mx8i_find_need(m, m->keep, 1, &w->w2);
+    if (!out.ndim) need.row = 0;
+    s->hidden = (struct mx8_forms){.hp = mx8i_take_hp(m, need, rows, F)};
+    struct mx8_op_call call = {.in = {s->gate, s->up}, .n_in = 2, .out = {s->hidden.hp}, .n_out = 1};
+    MX8_TRY(mx8i_call(m, MX8_OP_SWIGLU, 0, &call));
+    MX8_TRY(mx8i_quantize_forms(m, &s->hidden, need, offsets, &m->saved));
+    if (out.ndim) MX8_TRY(mx8i_run_linear(m, out, &s->hidden, w->w2, offsets));
+    mx8i_forget_forms(&s->hidden, need);
+    m->scratch.used = mark;
+    return MX8_OK;
+}
+
+enum mx8_status mx8i_ffn_backward(struct mx8_model *m, const struct mx8_ffn *w, const struct mx8_ffn_saved *s,
+    struct mx8_tensor dx, struct mx8_tensor dout, const struct mx8_forms *in, struct mx8_tensor offsets) {
+    size_t mark = m->scratch.used;
+    const int64_t rows = dout.shape[0], F = w->w1->shape[w->w1->ndim - 2], D = m->config.dim;
+    const int32_t dtype = m->recipe.dtype;
+    struct mx8_tensor dgate = mx8i_take_rows(&m->scratch, dtype, rows, F);
+    struct mx8_tensor dup = mx8i_take_rows(&m->scratch, dtype, rows, F);
+    size_t hidden_mark = m->scratch.used;
+    struct mx8_tensor dhidden = mx8i_take_rows(&m->scratch, dtype, rows, F);
+    MX8_TRY(mx8i_run_linear_backward(m, dhidden, dout, &s->hidden, w->w2, offsets));
+    struct mx8_op_call call = {.in = {dhidden, s->gate, s->up}, .n_in = 3, .out = {dgate, dup}, .n_out = 2};
+    MX8_TRY(mx8i_call(m, MX8_OP_SWIGLU, 1, &call));
+    m->scratch.used = hidden_mark;
+    struct mx8_tensor part = mx8i_take_rows(&m->scratch, dtype, rows, D);
+    MX8_TRY(mx8i_run_linear_backward(m, dx, dgate, in, w->w1, offsets));
+    MX8_TRY(mx8i_run_linear_backward(m, part, dup, in, w->w3, offsets));
+    MX8_TRY(mx8i_run_add(m, dx, dx, part));
+    m->scratch.used = mark;
+    return MX8_OK;
+}

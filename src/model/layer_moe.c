@@ -1,0 +1,170 @@
+/* Mixture of experts: torchtitan's token-choice router, routed experts in groups of rows, shared experts. */
+#include "model/internal.h"
+#include "base/error.h"
+
+struct mx8_need mx8i_find_moe_need(const struct mx8_model *m, const struct mx8_layer *l) {
+    const struct mx8_param *consumers[3] = {l->gate, l->dense.w1, l->dense.w3};
+    struct mx8_need need = mx8i_find_need(m, m->keep, l->dense.w1 ? 3 : 1, consumers);
+    if (m->keep && m->config.score_before_experts) need.hp = 1; /* for the gradient of the scores */
+    return need;
+}
+
+struct mx8_routing mx8i_take_routing(struct mx8_model *m, const struct mx8_layer *l) {
+    const int64_t T = m->T, E = m->config.num_experts, k = m->config.top_k, slots = T * k;
+    struct mx8_stack *s = &m->saved;
+    /* The offsets are also the expert load, so they live where one download at the end of the step finds them all. */
+    void *offsets = m->io.readback ? m->io.readback + sizeof(double) + (size_t)(l->moe * E) * sizeof(int32_t) : NULL;
+    return (struct mx8_routing){.scores = mx8i_take_rows(s, MX8_F32, T, E), .indices = mx8i_take_rows(s, MX8_I32, T, k),
+        .weights = mx8i_take_rows(s, MX8_F32, T, k), .order = mx8i_take(s, MX8_I32, 1, &slots),
+        .positions = mx8i_take_rows(s, MX8_I32, T, k), .offsets = mx8_make_tensor(offsets, MX8_I32, 1, &E)};
+}
+
+/* Benchmarks: the indices become a round robin (uploaded once), the weights the scores at those indices. */
+static enum mx8_status force_routing(struct mx8_model *m, struct mx8_routing *r) {
+    const int64_t T = m->T, E = m->config.num_experts, k = m->config.top_k, slots = T * k;
+    const int64_t table[2] = {T * E, 1}, picked[2] = {slots, 1};
+    struct mx8_op_call call = {.in = {mx8_make_tensor(m->io.forced_slots, MX8_I32, 1, &slots),
+                                   mx8_make_tensor(r->scores.data, MX8_F32, 2, table)},
+        .n_in = 2, .out = {mx8_make_tensor(r->weights.data, MX8_F32, 2, picked)}, .n_out = 1};
+    MX8_TRY(mx8i_call(m, MX8_OP_EMBEDDING, 0, &call));
+    if (m->planning) return MX8_OK;
+    const struct mx8_exec *x = &m->ctx->exec;
+    const size_t bytes = (size_t)slots * sizeof(int32_t);
+    MX8_TRY(x->k->scale(x, r->weights.data, NULL, (float)m->config.route_scale, slots));
+    MX8_TRY(x->k->copy(x, r->indices.data, m->io.forced_indices, bytes));
+    MX8_TRY(x->k->copy(x, r->order.data, m->io.forced_order, bytes));
+    MX8_TRY(x->k->copy(x, r->positions.data, m->io.forced_positions, bytes));
+    return x->k->copy(x, r->offsets.data, m->io.forced_offsets, (size_t)E * sizeof(int32_t));
+}
+
+static struct mx8_op_options make_router_options(const struct mx8_model *m) {
+    const struct mx8_model_config *c = &m->config;
+    return (struct mx8_op_options){.top_k = (int32_t)c->top_k, .score_func = c->score_func, .route_norm = c->route_norm,
+        .route_scale = (float)c->route_scale};
+}
+
+static enum mx8_status route(struct mx8_model *m, struct mx8_layer *l) {
+    size_t mark = m->scratch.used;
+    struct mx8_routing *r = &l->a.routing;
+    struct mx8_tensor logits = mx8i_take_rows(&m->scratch, m->recipe.dtype, m->T, m->config.num_experts), bias = {0};
+    if (l->bias) bias = mx8_make_tensor(m->buffers ? m->buffers + l->bias->at : NULL, MX8_F32, 1, &l->bias->count);
+    MX8_TRY(mx8i_run_linear(m, logits, &l->a.n2, l->gate, MX8_ABSENT));
+    struct mx8_op_call call = {.in = {logits, bias}, .n_in = 2,
+        .out = {r->scores, r->indices, r->weights, r->order, r->positions, r->offsets}, .n_out = 6,
+        .options = make_router_options(m)};
+    MX8_TRY(mx8i_call(m, MX8_OP_ROUTER, 0, &call));
+    if (m->config.force_balance) MX8_TRY(force_routing(m, r));
+    m->scratch.used = mark;
+    return MX8_OK;
+}
+
+/* Rows of each expert side by side, and the expert networks. out absent: what backward needs, no more. */
+static enum mx8_status run_experts(struct mx8_model *m, struct mx8_layer *l, struct mx8_tensor out) {
+    struct mx8_activations *a = &l->a;
+    const struct mx8_routing *r = &a->routing;
+    struct mx8_need need =
+        mx8i_find_need(m, m->keep, 2, (const struct mx8_param *[]){l->experts.w1, l->experts.w3});
+    a->rows = (struct mx8_forms){.hp = mx8i_take_hp(m, need, m->T * m->config.top_k, m->config.dim)};
+    struct mx8_op_call call = {.in = {a->n2.hp, r->order, r->positions}, .n_in = 3, .out = {a->rows.hp}, .n_out = 1};
+    if (m->config.score_before_experts) call.in[call.n_in++] = r->weights;
+    MX8_TRY(mx8i_call(m, MX8_OP_PERMUTE, 0, &call));
+    MX8_TRY(mx8i_quantize_forms(m, &a->rows, need, r->offsets, &m->saved));
+    MX8_TRY(mx8i_ffn_forward(m, &l->experts, &a->experts, out, &a->rows, r->offsets));
+    mx8i_forget_forms(&a->rows, need);
+    return MX8_OK;
+}
+
+enum mx8_status mx8i_moe_forward(struct mx8_model *m, struct mx8_layer *l, struct mx8_tensor out, int32_t recompute) {
+    size_t mark = m->scratch.used;
+    struct mx8_activations *a = &l->a;
+    const struct mx8_routing *r = &a->routing;
+    const int32_t scores_after = !m->config.score_before_experts;
+    if (!recompute) MX8_TRY(route(m, l));
+
+    /* A score that multiplies the expert's output needs that output for its gradient. */
+    struct mx8_tensor expert_out = {0};
+    struct mx8_stack *stack = scores_after ? &m->saved : &m->scratch;
+    if (!recompute || scores_after) {
+        expert_out = mx8i_take_rows(stack, m->recipe.dtype, m->T * m->config.top_k, m->config.dim);
+    }
+    MX8_TRY(run_experts(m, l, expert_out));
+    a->expert_out = scores_after ? expert_out : MX8_ABSENT;
+    if (l->dense.w1) {
+        MX8_TRY(mx8i_ffn_forward(m, &l->dense, &a->dense, recompute ? MX8_ABSENT : out, &a->n2, MX8_ABSENT));
+    }
+    if (!recompute) {
+        struct mx8_op_call call = {.in = {expert_out, r->order, r->positions, scores_after ? r->weights : MX8_ABSENT,
+                                       l->dense.w1 ? out : MX8_ABSENT},
+            .n_in = 5, .out = {out}, .n_out = 1};
+        MX8_TRY(mx8i_call(m, MX8_OP_COMBINE, 0, &call));
+    }
+    m->scratch.used = mark;
+    return MX8_OK;
+}
+
+/* Gradient of the experts' input rows; dweights too when the scores multiplied the experts' output. */
+static enum mx8_status experts_backward(struct mx8_model *m, struct mx8_layer *l, struct mx8_tensor drows,
+    struct mx8_tensor dweights, struct mx8_tensor dout) {
+    size_t mark = m->scratch.used;
+    const struct mx8_activations *a = &l->a;
+    const struct mx8_routing *r = &a->routing;
+    struct mx8_tensor dexpert = mx8i_take_rows(&m->scratch, m->recipe.dtype, drows.shape[0], drows.shape[1]);
+    struct mx8_op_call call = {.in = {dout, MX8_ABSENT, r->order, r->positions}, .n_in = 4, .out = {dexpert}, .n_out = 1};
+    if (!m->config.score_before_experts) {
+        call.in[1] = a->expert_out;
+        call.in[call.n_in++] = r->weights;
+        call.out[call.n_out++] = dweights;
+    }
+    MX8_TRY(mx8i_call(m, MX8_OP_COMBINE, 1, &call));
+    MX8_TRY(mx8i_ffn_backward(m, &l->experts, &a->experts, drows, dexpert, &a->rows, r->offsets));
+    m->scratch.used = mark;
+    return MX8_OK;
+}
+
+static enum mx8_status permute_backward(struct mx8_model *m, struct mx8_layer *l, struct mx8_tensor dx,
+    struct mx8_tensor dweights, struct mx8_tensor drows, struct mx8_tensor dres) {
+    const struct mx8_routing *r = &l->a.routing;
+    struct mx8_op_call call = {.in = {drows, MX8_ABSENT, r->order, r->positions, MX8_ABSENT, dres}, .n_in = 6,
+        .out = {dx}, .n_out = 1};
+    if (m->config.score_before_experts) {
+        call.in[1] = l->a.n2.hp;
+        call.in[4] = r->weights;
+        call.out[call.n_out++] = dweights;
+    }
+    return mx8i_call(m, MX8_OP_PERMUTE, 1, &call);
+}
+
+/* dx += gradient through the router's scores. */
+static enum mx8_status router_backward(
+    struct mx8_model *m, struct mx8_layer *l, struct mx8_tensor dx, struct mx8_tensor dweights) {
+    size_t mark = m->scratch.used;
+    const struct mx8_routing *r = &l->a.routing;
+    struct mx8_tensor dlogits = mx8i_take_rows(&m->scratch, m->recipe.dtype, m->T, m->config.num_experts);
+    struct mx8_tensor part = mx8i_take_rows(&m->scratch, m->recipe.dtype, m->T, m->config.dim);
+    struct mx8_op_call call = {.in = {dweights, r->scores, r->indices, r->weights}, .n_in = 4, .out = {dlogits},
+        .n_out = 1, .options = make_router_options(m)};
+    call.options.out_dtype = 1 + m->recipe.dtype;
+    MX8_TRY(mx8i_call(m, MX8_OP_ROUTER, 1, &call));
+    MX8_TRY(mx8i_run_linear_backward(m, part, dlogits, &l->a.n2, l->gate, MX8_ABSENT));
+    MX8_TRY(mx8i_run_add(m, dx, dx, part));
+    m->scratch.used = mark;
+    return MX8_OK;
+}
+
+enum mx8_status mx8i_moe_backward(
+    struct mx8_model *m, struct mx8_layer *l, struct mx8_tensor dx, struct mx8_tensor dout) {
+    size_t mark = m->scratch.used;
+    const int64_t T = m->T, D = m->config.dim, k = m->config.top_k;
+    struct mx8_tensor dweights = mx8i_take_rows(&m->scratch, MX8_F32, T, k);
+    struct mx8_tensor drows = mx8i_take_rows(&m->scratch, m->recipe.dtype, T * k, D);
+    struct mx8_tensor shared = MX8_ABSENT;
+    MX8_TRY(experts_backward(m, l, drows, dweights, dout));
+    if (l->dense.w1) {
+        shared = dx;
+        MX8_TRY(mx8i_ffn_backward(m, &l->dense, &l->a.dense, dx, dout, &l->a.n2, MX8_ABSENT));
+    }
+    MX8_TRY(permute_backward(m, l, dx, dweights, drows, shared));
+    MX8_TRY(router_backward(m, l, dx, dweights));
+    m->scratch.used = mark;
+    return MX8_OK;
+}

@@ -1,0 +1,165 @@
+/* Allocation of what the plan says, all of it at once, and its release. */
+#include <math.h>
+#include <string.h>
+#include "model/internal.h"
+#include "base/error.h"
+#include "base/memory.h"
+
+size_t mx8i_lay_out_io(const struct mx8_model *m, uint8_t *base, struct mx8_io *io) {
+    const struct mx8_model_config *c = &m->config;
+    const size_t word = sizeof(int32_t), ids = (size_t)m->T * word;
+    const size_t slots = c->force_balance && m->moe_layers ? (size_t)(m->T * c->top_k) * word : 0;
+    const struct { void *place; size_t bytes; } parts[] = {
+        {&io->tokens, ids}, {&io->targets, ids}, {&io->docs, ids},
+        {&io->rope_table, (size_t)(m->options.seq_len * (c->dim / c->n_heads)) * sizeof(float)},
+        {&io->readback, m->readback_size}, {&io->saturated, sizeof(int64_t)},
+        {&io->flags, (size_t)m->params.count * word}, {&io->forced_slots, slots}, {&io->forced_order, slots},
+        {&io->forced_positions, slots}, {&io->forced_indices, slots},
+        {&io->forced_offsets, slots ? (size_t)c->num_experts * word : 0},
+    };
+    struct mx8_plan plan = {0};
+    *io = (struct mx8_io){0};
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        size_t at = mx8i_reserve(&plan, parts[i].bytes);
+        void *start = base ? base + at : NULL;
+        memcpy(parts[i].place, &start, sizeof start); /* a pointer of whatever type */
+    }
+    return plan.size;
+}
+
+/* cos and sin of position * theta^(-2i/d), in torchtitan's own single precision steps. */
+static void fill_rope_table(const struct mx8_model *m, float *table) {
+    const int64_t d = m->config.dim / m->config.n_heads;
+    for (int64_t i = 0; i < d / 2; i++) {
+        const float frequency = 1.0f / (float)pow(m->config.rope_theta, (double)((float)(2 * i) / (float)d));
+        for (int64_t s = 0; s < m->options.seq_len; s++) {
+            const float angle = (float)s * frequency;
+            table[(s * (d / 2) + i) * 2] = (float)cos((double)angle);
+            table[(s * (d / 2) + i) * 2 + 1] = (float)sin((double)angle);
+        }
+    }
+}
+
+static enum mx8_status upload_rope_table(struct mx8_model *m) {
+    const size_t bytes = (size_t)(m->options.seq_len * (m->config.dim / m->config.n_heads)) * sizeof(float);
+    float *table = mx8i_allocate(bytes, "RoPE table");
+    if (!table) return MX8_OUT_OF_MEMORY;
+    fill_rope_table(m, table);
+    enum mx8_status status = m->ctx->exec.k->upload(&m->ctx->exec, m->io.rope_table, table, bytes);
+    mx8i_release(table);
+    return status;
+}
+
+/* force_balance: slot s = t * top_k + j goes to expert s % E, whatever the scores say. */
+static enum mx8_status upload_forced_routing(struct mx8_model *m) {
+    const int64_t E = m->config.num_experts, k = m->config.top_k, slots = m->T * k;
+    const struct mx8_exec *x = &m->ctx->exec;
+    int32_t *host = mx8i_allocate((size_t)(4 * slots + E) * sizeof *host, "forced routing");
+    if (!host) return MX8_OUT_OF_MEMORY;
+    int32_t *index = host, *slot = host + slots, *order = slot + slots, *position = order + slots;
+    int32_t *offset = position + slots, row = 0;
+    for (int64_t e = 0; e < E; e++) {
+        for (int64_t s = e; s < slots; s += E) {
+            index[s] = (int32_t)e;
+            slot[s] = (int32_t)(s / k * E + e);
+            order[row] = (int32_t)s;
+            position[s] = row++;
+        }
+        offset[e] = row;
+    }
+    const size_t bytes = (size_t)slots * sizeof *host;
+    const struct { void *device; const void *from; size_t bytes; } parts[] = {{m->io.forced_indices, index, bytes},
+        {m->io.forced_slots, slot, bytes}, {m->io.forced_order, order, bytes}, {m->io.forced_positions, position, bytes},
+        {m->io.forced_offsets, offset, (size_t)E * sizeof *host}};
+    enum mx8_status status = MX8_OK;
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0] && status == MX8_OK; i++) {
+        status = x->k->upload(x, parts[i].device, parts[i].from, parts[i].bytes);
+    }
+    mx8i_release(host);
+    return status;
+}
+
+/* Linux promises more than it has and kills the process later: ask first, on the CPU. */
+static enum mx8_status check_memory(const struct mx8_model *m, const struct mx8_exec *x) {
+    const struct mx8_memory_plan *p = &m->plan[0];
+    const int64_t available = x->ordinal < 0 ? mx8i_get_available_memory() : 0;
+    if (available <= 0 || p->total <= (size_t)available) return MX8_OK;
+    const double GiB = 1 << 30;
+    return MX8_FAIL(MX8_OUT_OF_MEMORY,
+        "the model needs %.2f GiB and %.2f GiB are free: masters %.2f, copies %.2f, MXFP8 codes %.2f, gradients %.2f, "
+        "moments %.2f, activations %.2f, scratch %.2f, workspace %.2f; smaller with training.local_batch_size, "
+        "training.seq_len, or activation_checkpoint.mode=full",
+        (double)p->total / GiB, (double)available / GiB, (double)p->masters / GiB, (double)p->copies / GiB,
+        (double)p->codes / GiB, (double)p->gradients / GiB, (double)p->moments / GiB, (double)p->saved / GiB,
+        (double)p->scratch / GiB, (double)p->workspace / GiB);
+}
+
+static enum mx8_status allocate_host(struct mx8_model *m) {
+    m->host_readback = mx8i_allocate(m->readback_size, "loss and expert load");
+    m->host_bias = mx8i_allocate(m->params.buffer_elements * sizeof *m->host_bias, "expert bias");
+    m->load = mx8i_allocate((size_t)(m->moe_layers * m->config.num_experts) * sizeof *m->load, "expert load");
+    return m->host_readback && m->host_bias && m->load ? MX8_OK : MX8_OUT_OF_MEMORY;
+}
+
+/* One allocation per purpose; what training starts from zero, and the gaps between tensors, are cleared. */
+static enum mx8_status allocate_device(struct mx8_model *m, uint8_t **io) {
+    const struct mx8_memory_plan *p = &m->plan[0];
+    const struct mx8_exec *x = &m->ctx->exec;
+    const struct { const char *purpose; void *place; size_t bytes; int32_t clear; } parts[] = {
+        {"master weights", &m->masters, p->masters, 1}, {"bf16 weights", &m->copies, p->copies, 1},
+        {"MXFP8 codes", &m->codes, p->codes, 0}, {"gradients", &m->gradients, p->gradients, 1},
+        {"AdamW moments", &m->moments, p->moments, 1}, {"activations", &m->saved.base, p->saved, 0},
+        {"scratch", &m->scratch.base, p->scratch, 0}, {"workspace", &m->workspace, p->workspace, 0},
+        {"expert bias", &m->buffers, m->params.buffer_elements * sizeof(float), 1}, {"batch and tables", io, m->io_size, 1},
+    };
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        if (!parts[i].bytes) continue;
+        void *memory = NULL;
+        enum mx8_status status = x->k->allocate(x, parts[i].bytes, &memory);
+        if (status != MX8_OK) {
+            return mx8i_fail_prefix(status, "%.2f GiB for %s, of %.2f GiB in all", (double)parts[i].bytes / (1 << 30),
+                parts[i].purpose, (double)p->total / (1 << 30));
+        }
+        memcpy(parts[i].place, &memory, sizeof memory); /* a pointer of whatever type */
+        if (parts[i].clear) MX8_TRY(x->k->fill(x, memory, 0, parts[i].bytes));
+    }
+    return MX8_OK;
+}
+
+static void release_memory(struct mx8_model *m) {
+    if (m->ctx) {
+        const struct mx8_exec *x = &m->ctx->exec;
+        if (m->ctx->saturated == m->io.saturated) m->ctx->saturated = NULL;
+        void *parts[] = {m->masters, m->copies, m->codes, m->gradients, m->moments, m->saved.base, m->scratch.base,
+            m->workspace, m->buffers, m->io.tokens /* first of its block */};
+        for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+            if (parts[i]) x->k->release(x, parts[i]);
+        }
+    }
+    mx8i_release(m->host_readback);
+    mx8i_release(m->host_bias);
+    mx8i_release(m->load);
+}
+
+enum mx8_status mx8i_allocate_model(struct mx8_model *m, struct mx8_context *ctx) {
+    if (m->ctx) return MX8_FAIL(MX8_INVALID_ARGUMENT, "mx8i_allocate_model: the model has its memory already");
+    MX8_TRY(check_memory(m, &ctx->exec));
+    m->ctx = ctx;
+    MX8_TRY(allocate_host(m));
+    uint8_t *io = NULL;
+    enum mx8_status status = allocate_device(m, &io);
+    if (io) mx8i_lay_out_io(m, io, &m->io); /* before failing: the block is released through it */
+    MX8_TRY(status);
+    ctx->saturated = m->io.saturated;
+    MX8_TRY(upload_rope_table(m));
+    return m->io.forced_slots && m->config.force_balance && m->moe_layers ? upload_forced_routing(m) : MX8_OK;
+}
+
+void mx8i_free_model(struct mx8_model *m) {
+    if (!m) return;
+    release_memory(m);
+    mx8i_free_params(&m->params);
+    mx8i_release(m->layer);
+    mx8i_release(m->plan);
+    mx8i_release(m);
+}

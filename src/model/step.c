@@ -1,0 +1,134 @@
+/* One microbatch, from tokens to loss and gradients. */
+#include "model/internal.h"
+#include "base/error.h"
+
+static void begin_walk(struct mx8_model *m) {
+    m->saved.used = m->scratch.used = 0;
+    m->stream_h = mx8i_take_rows(&m->scratch, m->recipe.dtype, m->T, m->config.dim);
+    m->stream_f = mx8i_take_rows(&m->scratch, m->recipe.dtype, m->T, m->config.dim);
+    m->last_h = MX8_ABSENT;
+}
+
+static enum mx8_status embed_tokens(struct mx8_model *m) {
+    struct mx8_op_call call = {
+        .in = {mx8_make_tensor(m->io.tokens, MX8_I32, 1, &m->T), mx8i_view_weight(m, m->embedding).hp}, .n_in = 2,
+        .out = {m->layer[0].a.x}, .n_out = 1};
+    return mx8i_call(m, MX8_OP_EMBEDDING, 0, &call);
+}
+
+static enum mx8_status embed_backward(struct mx8_model *m, struct mx8_tensor d) {
+    struct mx8_op_call call = {.in = {d, mx8_make_tensor(m->io.tokens, MX8_I32, 1, &m->T)}, .n_in = 2,
+        .out = {mx8i_view_gradient(m, m->embedding)}, .n_out = 1, .options = {.accumulate = m->accumulate}};
+    return mx8i_call(m, MX8_OP_EMBEDDING, 1, &call);
+}
+
+/* The head never keeps logits: forward, loss and gradient of a few rows at a time. dh absent: the loss alone. */
+static enum mx8_status run_head(struct mx8_model *m, struct mx8_tensor h, struct mx8_tensor dh) {
+    const int64_t one = 1;
+    struct mx8_forms w = mx8i_view_weight(m, m->head);
+    struct mx8_op_call call = {
+        .in = {h, w.hp, mx8_make_tensor(m->io.targets, MX8_I32, 1, &m->T), w.row, w.row_scale, w.col, w.col_scale},
+        .n_in = dh.ndim ? 7 : 5, .out = {mx8_make_tensor(m->io.readback, MX8_F64, 1, &one), dh}, .n_out = 1,
+        .options = mx8i_make_options(m, m->head)};
+    if (dh.ndim) {
+        call.out[2] = mx8i_view_gradient(m, m->head);
+        call.n_out = 3;
+    }
+    call.options.loss_scale = m->loss_scale;
+    call.options.chunk_rows = (int32_t)m->options.loss_chunk_rows;
+    return mx8i_call(m, MX8_OP_LM_HEAD_LOSS, dh.ndim > 0, &call);
+}
+
+static enum mx8_status run_final_norm(
+    struct mx8_model *m, struct mx8_tensor *y, struct mx8_tensor *rstd, struct mx8_tensor *sum) {
+    *y = mx8i_take_rows(&m->scratch, m->recipe.dtype, m->T, m->config.dim);
+    *sum = mx8i_take_rows(&m->scratch, m->recipe.dtype, m->T, m->config.dim);
+    *rstd = mx8i_take(&m->scratch, MX8_F32, 1, &m->T);
+    return mx8i_run_norm(m, *y, *rstd, *sum, m->stream_f, m->last_h, m->norm);
+}
+
+static enum mx8_status forward_for_training(struct mx8_model *m) {
+    for (int64_t i = 0; i < m->config.n_layers; i++) { /* live until their layer's backward, checkpointed or not */
+        struct mx8_layer *l = &m->layer[i];
+        l->a = (struct mx8_activations){.x = mx8i_take_rows(&m->saved, m->recipe.dtype, m->T, m->config.dim)};
+        if (l->moe >= 0) l->a.routing = mx8i_take_routing(m, l);
+    }
+    MX8_TRY(embed_tokens(m));
+    for (int64_t i = 0; i < m->config.n_layers; i++) {
+        m->keep = !m->layer[i].checkpointed;
+        MX8_TRY(mx8i_layer_forward(m, &m->layer[i], 0));
+    }
+    return MX8_OK;
+}
+
+/* Clipped values were counted in the first forward; the same values must not count twice. */
+static enum mx8_status recompute_layer(struct mx8_model *m, struct mx8_layer *l) {
+    m->keep = 1;
+    m->last_h = MX8_ABSENT;
+    int64_t *saturated = m->ctx ? m->ctx->saturated : NULL;
+    if (m->ctx) m->ctx->saturated = NULL;
+    enum mx8_status status = mx8i_layer_forward(m, l, 1);
+    if (m->ctx) m->ctx->saturated = saturated;
+    return status;
+}
+
+enum mx8_status mx8i_walk_training(struct mx8_model *m) {
+    begin_walk(m);
+    MX8_TRY(forward_for_training(m));
+
+    struct mx8_tensor d = mx8i_take_rows(&m->scratch, m->recipe.dtype, m->T, m->config.dim), y, sum, rstd;
+    size_t mark = m->scratch.used;
+    MX8_TRY(run_final_norm(m, &y, &rstd, &sum));
+    struct mx8_tensor dy = mx8i_take_rows(&m->scratch, m->recipe.dtype, m->T, m->config.dim);
+    MX8_TRY(run_head(m, y, dy));
+    MX8_TRY(mx8i_run_norm_backward(m, d, dy, sum, rstd, MX8_ABSENT, m->norm));
+    m->scratch.used = mark;
+
+    for (int64_t i = m->config.n_layers - 1; i >= 0; i--) {
+        struct mx8_layer *l = &m->layer[i];
+        if (l->checkpointed) MX8_TRY(recompute_layer(m, l));
+        MX8_TRY(mx8i_layer_backward(m, l, d));
+    }
+    return embed_backward(m, d);
+}
+
+/* Logits of rows [from, from + rows) to the host, as f32. */
+static enum mx8_status download_logits(
+    struct mx8_model *m, struct mx8_tensor h, int64_t from, int64_t rows, float *logits) {
+    size_t mark = m->scratch.used;
+    const int64_t V = m->config.vocab_size, D = m->config.dim;
+    struct mx8_forms part = {.hp = mx8i_take_rows(&m->scratch, m->recipe.dtype, rows, D)};
+    struct mx8_tensor y = mx8i_take_rows(&m->scratch, m->recipe.dtype, rows, V), wide = y;
+    if (m->recipe.dtype != MX8_F32) wide = mx8i_take_rows(&m->scratch, MX8_F32, rows, V);
+    m->scratch.used = mark;
+    if (m->planning) return mx8i_run_linear(m, y, &part, m->head, MX8_ABSENT);
+
+    const struct mx8_exec *x = &m->ctx->exec;
+    part.hp.data = (uint8_t *)h.data + (size_t)(from * D) * mx8_get_dtype_size(m->recipe.dtype);
+    MX8_TRY(mx8i_run_linear(m, y, &part, m->head, MX8_ABSENT));
+    if (wide.data != y.data) MX8_TRY(x->k->cast(x, wide.data, MX8_F32, y.data, m->recipe.dtype, rows * V));
+    return x->k->download(x, logits + from * V, wide.data, (size_t)(rows * V) * sizeof(float));
+}
+
+enum mx8_status mx8i_walk_validation(struct mx8_model *m, float *logits) {
+    begin_walk(m);
+    struct mx8_tensor x = mx8i_take_rows(&m->saved, m->recipe.dtype, m->T, m->config.dim), y, sum, rstd;
+    size_t mark = m->saved.used;
+    m->keep = 0;
+    for (int64_t i = 0; i < m->config.n_layers; i++) {
+        struct mx8_layer *l = &m->layer[i];
+        l->a = (struct mx8_activations){.x = x};
+        if (!i) MX8_TRY(embed_tokens(m));
+        if (l->moe >= 0) l->a.routing = mx8i_take_routing(m, l);
+        MX8_TRY(mx8i_layer_forward(m, l, 0));
+        m->saved.used = mark;
+    }
+    MX8_TRY(run_final_norm(m, &y, &rstd, &sum));
+    MX8_TRY(run_head(m, y, MX8_ABSENT));
+    if (!logits && !m->planning) return MX8_OK;
+    for (int64_t from = 0; from < m->T; from += m->logit_rows) {
+        int64_t rows = m->T - from < m->logit_rows ? m->T - from : m->logit_rows;
+        MX8_TRY(download_logits(m, y, from, rows, logits));
+    }
+    return MX8_OK;
+}

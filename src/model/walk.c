@@ -1,0 +1,183 @@
+/* The vocabulary that the layers are written in: memory from a stack, operator calls, linears with shared codes. */
+#include "model/internal.h"
+#include "base/error.h"
+#include "base/memory.h"
+
+struct mx8_tensor mx8i_take(struct mx8_stack *s, int32_t dtype, int32_t ndim, const int64_t *shape) {
+    struct mx8_tensor t = mx8_make_tensor(NULL, dtype, ndim, shape);
+    struct mx8_plan plan = {s->used};
+    size_t at = mx8i_reserve(&plan, (size_t)mx8_count_elements(&t) * mx8_get_dtype_size(dtype));
+    if (s->base) t.data = s->base + at;
+    s->used = plan.size;
+    if (s->peak < s->used) s->peak = s->used;
+    return t;
+}
+
+struct mx8_tensor mx8i_take_rows(struct mx8_stack *s, int32_t dtype, int64_t rows, int64_t cols) {
+    return mx8i_take(s, dtype, 2, (const int64_t[]){rows, cols});
+}
+
+enum mx8_status mx8i_call(struct mx8_model *m, enum mx8_row row, int32_t backward, struct mx8_op_call *call) {
+    const struct mx8_op *op = mx8_get_op((int32_t)row);
+    if (!m->planning) {
+        call->workspace = m->workspace;
+        call->workspace_size = m->workspace_size;
+        return mx8_run_op(m->ctx, op, backward, call);
+    }
+    struct mx8_op_call inferred = *call;
+    MX8_TRY(mx8_infer_op(op, backward, &inferred));
+    if (m->workspace_size < inferred.workspace_size) m->workspace_size = inferred.workspace_size;
+    return MX8_OK;
+}
+
+struct mx8_op_options mx8i_make_options(const struct mx8_model *m, const struct mx8_param *p) {
+    const struct mx8_recipe *r = &m->recipe;
+    struct mx8_op_options o = {.out_dtype = 1 + r->dtype, .accumulate = m->accumulate};
+    if (!p || !p->mxfp8) return o;
+    o.precision = MX8_PRECISION_MXFP8;
+    o.scale_rule = r->scale_rule;
+    o.scale_group = r->scale_group;
+    o.tile_rows = r->tile_rows;
+    o.weight_scale_group = r->weight_scale_group;
+    o.weight_tile_rows = r->weight_tile_rows;
+    o.format = r->format;
+    o.exact = r->exact;
+    o.wgrad_hp = r->wgrad_hp;
+    return o;
+}
+
+static void *point_at(uint8_t *arena, size_t at) { return arena ? arena + at : NULL; }
+
+struct mx8_forms mx8i_view_weight(const struct mx8_model *m, const struct mx8_param *p) {
+    void *values = m->copies ? (void *)(m->copies + p->at) : m->masters ? (void *)(m->masters + p->at) : NULL;
+    struct mx8_forms w = {.hp = mx8_make_tensor(values, m->recipe.dtype, p->ndim, p->shape)};
+    if (!p->mxfp8) return w;
+    int32_t codes = m->recipe.format ? m->recipe.format : MX8_F8_E4M3;
+    int64_t E = p->shape[0], N = p->shape[p->ndim - 2], K = p->shape[p->ndim - 1];
+    void *row = point_at(m->codes, p->row_codes), *row_scale = point_at(m->codes, p->row_scales);
+    void *col = point_at(m->codes, p->col_codes), *col_scale = point_at(m->codes, p->col_scales);
+    w.row = mx8_make_tensor(row, codes, p->ndim, p->shape);
+    if (p->ndim == 2) {
+        w.row_scale = mx8_make_tensor(row_scale, MX8_F8_E8M0, 2, (const int64_t[]){N, K / MX8_BLOCK});
+        w.col = mx8_make_tensor(col, codes, 2, (const int64_t[]){K, N});
+        w.col_scale = mx8_make_tensor(col_scale, MX8_F8_E8M0, 2, (const int64_t[]){K, N / MX8_BLOCK});
+    } else { /* the seed's layout of expert weights: N contiguous */
+        w.row_scale = mx8_make_tensor(row_scale, MX8_F8_E8M0, 3, (const int64_t[]){E, N, K / MX8_BLOCK});
+        w.col = mx8_make_tensor(col, codes, 3, p->shape);
+        w.col.stride[1] = 1;
+        w.col.stride[2] = N;
+        w.col_scale = mx8_make_tensor(col_scale, MX8_F8_E8M0, 3, (const int64_t[]){E, N / MX8_BLOCK, K});
+    }
+    return w;
+}
+
+struct mx8_tensor mx8i_view_gradient(const struct mx8_model *m, const struct mx8_param *p) {
+    return mx8_make_tensor(m->gradients ? m->gradients + p->at : NULL, MX8_F32, p->ndim, p->shape);
+}
+
+struct mx8_need mx8i_find_need(const struct mx8_model *m, int32_t keep, int32_t count, const struct mx8_param *const *p) {
+    struct mx8_need need = {0};
+    for (int32_t i = 0; i < count; i++) {
+        need.row |= p[i]->mxfp8;
+        need.col |= keep && p[i]->mxfp8 && !m->recipe.wgrad_hp;
+        need.hp |= keep && (!p[i]->mxfp8 || m->recipe.wgrad_hp);
+    }
+    return need;
+}
+
+struct mx8_tensor mx8i_take_hp(struct mx8_model *m, struct mx8_need need, int64_t rows, int64_t cols) {
+    return mx8i_take_rows(need.hp ? &m->saved : &m->scratch, m->recipe.dtype, rows, cols);
+}
+
+/* Memory for an operator's output as infer described it. */
+static void take_like(struct mx8_stack *s, struct mx8_tensor *t) {
+    if (t->ndim) *t = mx8i_take(s, t->dtype, t->ndim, t->shape);
+}
+
+enum mx8_status mx8i_quantize_forms(struct mx8_model *m, struct mx8_forms *f, struct mx8_need need,
+    struct mx8_tensor offsets, struct mx8_stack *cols) {
+    if (!need.row && !need.col) return MX8_OK;
+    const struct mx8_recipe *r = &m->recipe;
+    struct mx8_op_call c = {.in = {f->hp, need.col ? offsets : MX8_ABSENT}, .n_in = need.col ? 2 : 1,
+        .options = {.scale_rule = r->scale_rule, .scale_group = r->scale_group, .tile_rows = r->tile_rows,
+            .format = r->format}};
+    enum mx8_row row = !need.col ? MX8_OP_QUANTIZE_ROWS : need.row ? MX8_OP_QUANTIZE_BOTH : MX8_OP_QUANTIZE_COLS;
+    MX8_TRY(mx8_infer_op(mx8_get_op((int32_t)row), 0, &c));
+    for (int32_t i = 0; i < c.n_out; i++) take_like(need.row && i < 2 ? &m->scratch : cols, &c.out[i]);
+    MX8_TRY(mx8i_call(m, row, 0, &c));
+    const struct mx8_tensor *out = c.out;
+    if (need.row) f->row = *out++, f->row_scale = *out++;
+    if (need.col) f->col = *out++, f->col_scale = *out++, f->ends = *out;
+    return MX8_OK;
+}
+
+void mx8i_forget_forms(struct mx8_forms *f, struct mx8_need need) {
+    f->row = f->row_scale = MX8_ABSENT;
+    if (!need.hp) f->hp = MX8_ABSENT;
+}
+
+enum mx8_status mx8i_run_linear(struct mx8_model *m, struct mx8_tensor y, const struct mx8_forms *x,
+    const struct mx8_param *p, struct mx8_tensor offsets) {
+    struct mx8_forms w = mx8i_view_weight(m, p), a = *x;
+    if (!p->mxfp8) a.row = a.row_scale = MX8_ABSENT;
+    struct mx8_op_call c = {.out = {y}, .n_out = 1, .options = mx8i_make_options(m, p)};
+    struct mx8_tensor *in = c.in;
+    *in++ = a.hp;
+    *in++ = w.hp;
+    if (p->ndim == 3) *in++ = offsets;
+    *in++ = MX8_ABSENT; /* bias */
+    *in++ = a.row;
+    *in++ = a.row_scale;
+    *in++ = w.row;
+    *in++ = w.row_scale;
+    c.n_in = (int32_t)(in - c.in);
+    return mx8i_call(m, p->ndim == 3 ? MX8_OP_GROUPED_LINEAR : MX8_OP_LINEAR, 0, &c);
+}
+
+enum mx8_status mx8i_run_linear_backward(struct mx8_model *m, struct mx8_tensor dx, struct mx8_tensor dy,
+    const struct mx8_forms *x, const struct mx8_param *p, struct mx8_tensor offsets) {
+    size_t mark = m->scratch.used;
+    struct mx8_forms w = mx8i_view_weight(m, p), a = *x, d = {.hp = dy};
+    MX8_TRY(mx8i_quantize_forms(m, &d, mx8i_find_need(m, 1, 1, &p), offsets, &m->scratch));
+    if (!p->mxfp8 || m->recipe.wgrad_hp) a.col = a.col_scale = MX8_ABSENT;
+    struct mx8_op_call c = {.out = {dx, mx8i_view_gradient(m, p)}, .n_out = 2, .options = mx8i_make_options(m, p)};
+    struct mx8_tensor *in = c.in;
+    *in++ = dy;
+    *in++ = a.hp;
+    *in++ = w.hp;
+    if (p->ndim == 3) *in++ = offsets;
+    *in++ = d.row;
+    *in++ = d.row_scale;
+    *in++ = d.col;
+    *in++ = d.col_scale;
+    if (p->ndim == 3) *in++ = d.ends;
+    *in++ = a.col;
+    *in++ = a.col_scale;
+    *in++ = w.col;
+    *in++ = w.col_scale;
+    c.n_in = (int32_t)(in - c.in);
+    MX8_TRY(mx8i_call(m, p->ndim == 3 ? MX8_OP_GROUPED_LINEAR : MX8_OP_LINEAR, 1, &c));
+    m->scratch.used = mark;
+    return MX8_OK;
+}
+
+enum mx8_status mx8i_run_add(struct mx8_model *m, struct mx8_tensor y, struct mx8_tensor a, struct mx8_tensor b) {
+    struct mx8_op_call c = {.in = {a, b}, .n_in = 2, .out = {y}, .n_out = 1};
+    return mx8i_call(m, MX8_OP_ADD, 0, &c);
+}
+
+enum mx8_status mx8i_run_norm(struct mx8_model *m, struct mx8_tensor y, struct mx8_tensor rstd, struct mx8_tensor sum,
+    struct mx8_tensor x, struct mx8_tensor add, const struct mx8_param *p) {
+    struct mx8_op_call c = {.in = {x, mx8i_view_weight(m, p).hp, add}, .n_in = 3, .out = {y, rstd, sum}, .n_out = 3,
+        .options = {.eps = (float)m->config.norm_eps}};
+    if (!add.ndim) c.n_in = c.n_out = 2;
+    return mx8i_call(m, MX8_OP_RMSNORM, 0, &c);
+}
+
+enum mx8_status mx8i_run_norm_backward(struct mx8_model *m, struct mx8_tensor dx, struct mx8_tensor dy,
+    struct mx8_tensor x, struct mx8_tensor rstd, struct mx8_tensor dres, const struct mx8_param *p) {
+    struct mx8_op_call c = {.in = {dy, x, mx8i_view_weight(m, p).hp, rstd, dres}, .n_in = dres.ndim ? 5 : 4,
+        .out = {dx, mx8i_view_gradient(m, p)}, .n_out = 2,
+        .options = {.eps = (float)m->config.norm_eps, .accumulate = m->accumulate}};
+    return mx8i_call(m, MX8_OP_RMSNORM, 1, &c);
+}

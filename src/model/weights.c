@@ -1,0 +1,47 @@
+/* Masters to what the operators read: bf16 copies and MXFP8 codes, once per optimizer step. */
+#include "model/internal.h"
+#include "base/error.h"
+
+static struct mx8_op_options make_quantizer_options(const struct mx8_model *m) {
+    const struct mx8_recipe *r = &m->recipe;
+    return (struct mx8_op_options){.scale_rule = r->scale_rule, .scale_group = r->weight_scale_group,
+        .tile_rows = r->weight_tile_rows, .format = r->format};
+}
+
+static enum mx8_status quantize_matrix(struct mx8_model *m, const struct mx8_forms *w) {
+    struct mx8_op_call call = {.in = {w->hp}, .n_in = 1, .out = {w->row, w->row_scale, w->col, w->col_scale},
+        .n_out = 4, .options = make_quantizer_options(m)};
+    return mx8i_call(m, MX8_OP_QUANTIZE_BOTH, 0, &call);
+}
+
+/* Row codes of (E,N,K) are those of a matrix of E*N rows; the transposed ones are the 3D operator's. */
+static enum mx8_status quantize_experts(struct mx8_model *m, const struct mx8_param *p, const struct mx8_forms *w) {
+    const int64_t rows = p->shape[0] * p->shape[1], K = p->shape[2];
+    const int64_t values[2] = {rows, K}, scales[2] = {rows, K / MX8_BLOCK};
+    struct mx8_op_call call = {.in = {mx8_make_tensor(w->hp.data, w->hp.dtype, 2, values)}, .n_in = 1,
+        .out = {mx8_make_tensor(w->row.data, w->row.dtype, 2, values),
+            mx8_make_tensor(w->row_scale.data, MX8_F8_E8M0, 2, scales)},
+        .n_out = 2, .options = make_quantizer_options(m)};
+    MX8_TRY(mx8i_call(m, MX8_OP_QUANTIZE_ROWS, 0, &call));
+    struct mx8_op_call call_3d = {.in = {w->hp}, .n_in = 1, .out = {w->col, w->col_scale}, .n_out = 2,
+        .options = make_quantizer_options(m)};
+    return mx8i_call(m, MX8_OP_QUANTIZE_3D, 0, &call_3d);
+}
+
+enum mx8_status mx8i_walk_weights(struct mx8_model *m) {
+    for (int64_t i = 0; i < m->params.count; i++) {
+        const struct mx8_param *p = &m->params.param[i];
+        if (!p->mxfp8) continue;
+        struct mx8_forms w = mx8i_view_weight(m, p);
+        MX8_TRY(p->ndim == 3 ? quantize_experts(m, p, &w) : quantize_matrix(m, &w));
+    }
+    return MX8_OK;
+}
+
+enum mx8_status mx8i_refresh_weights(struct mx8_model *m, int32_t copies_done) {
+    const struct mx8_exec *x = &m->ctx->exec;
+    if (m->copies && !copies_done) {
+        MX8_TRY(x->k->cast(x, m->copies, MX8_BF16, m->masters, MX8_F32, (int64_t)m->params.elements));
+    }
+    return mx8i_walk_weights(m);
+}
