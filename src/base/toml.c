@@ -86,15 +86,14 @@ enum mx8_status mx8i_add_toml(
     return MX8_OK;
 }
 
+/* What it stores in *key is the caller's to release, also when it fails. */
 static enum mx8_status parse_key(struct mx8_toml_parser *p, char **key) {
     const char *at = p->at;
     int c = mx8i_peek_toml(p);
     if (c == '"' || c == '\'') {
         size_t size;
         MX8_TRY(mx8i_parse_toml_text(p, 0, key, &size));
-        if (strlen(*key) == size) return MX8_OK;
-        mx8i_release(*key);
-        return mx8i_fail_toml(p, at, "a key may not contain U+0000");
+        return strlen(*key) == size ? MX8_OK : mx8i_fail_toml(p, at, "a key may not contain U+0000");
     }
     while ((c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '-') {
         p->at++;

@@ -62,7 +62,7 @@ static enum mx8_status parse_array(struct mx8_toml_parser *p, struct mx8_toml *n
         c = mx8i_peek_toml(p);
         if (c == ',')
             p->at++;
-        else if (c != ']')
+        else if (c >= 0 && c != ']')
             return mx8i_fail_toml(p, p->at, "expected , or ] in an array");
     }
     p->at++;
