@@ -184,7 +184,7 @@ int mx8i_is_set(const struct mx8_options *o, const char *key) {
 int mx8i_get_list(
     const struct mx8_options *o, const char *key, void (*item)(void *user, const char *text), void *user) {
     char *copy = mx8i_copy_text(get_value(o, key)->text);
-    int count = 0;
+    int count = copy ? 0 : -1;
     for (char *at = copy; at && *at;) { /* items may have blanks around them; empty ones are none */
         char *next = at + strcspn(at, ",");
         char *end = next;

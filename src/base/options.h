@@ -38,7 +38,8 @@ double mx8i_get_float(const struct mx8_options *o, const char *key);     /* a wo
 int mx8i_get_bool(const struct mx8_options *o, const char *key);
 const char *mx8i_get_text(const struct mx8_options *o, const char *key);
 int mx8i_is_set(const struct mx8_options *o, const char *key);           /* by TOML or flag */
-/* Items of a LIST: calls back in order; returns their number. item may be NULL. */
+/* Items of a LIST: calls back in order; returns their number, -1 when out of memory. item may
+ * be NULL. */
 int mx8i_get_list(const struct mx8_options *o, const char *key, void (*item)(void *user, const char *text), void *user);
 /* Help by section: key, type or choices, default, help; wrapped at `width` columns. section NULL: all. */
 void mx8i_print_options(const struct mx8_options *o, FILE *out, const char *section, int width);

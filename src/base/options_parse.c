@@ -2,6 +2,7 @@
 #include "base/options.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -51,26 +52,43 @@ static void offer(struct nearest *best, const char *text, size_t size, const cha
     if (distance < best->distance) *best = (struct nearest){text, size, distance};
 }
 
-/* The nearest whole key is the best guess, then the nearest section. A guess that shares less than half of its letters
- * helps nobody. */
-enum mx8_status mx8i_fail_unknown_option(const struct mx8_options *o, const char *shown, const char *key, size_t size) {
-    size_t section = measure_section(key, size);
-    struct nearest near_key = {.distance = (int)(size / 2) + 1}, near_section = {.distance = (int)(section / 2) + 1};
-    int has_section = section == 0;
+static struct nearest find_nearest_key(const struct mx8_options *o, const char *key, size_t size) {
+    struct nearest best = {.distance = (int)(size / 2) + 1}; /* a guess that shares less than half helps nobody */
+    for (int32_t i = 0; i < o->count; i++) offer(&best, o->table[i].key, strlen(o->table[i].key), key, size);
+    return best;
+}
+
+static struct nearest find_nearest_section(const struct mx8_options *o, const char *section, size_t size) {
+    struct nearest best = {.distance = (int)(size / 2) + 1};
     for (int32_t i = 0; i < o->count; i++) {
         const char *known = o->table[i].key;
-        size_t known_size = strlen(known), known_section = measure_section(known, known_size);
-        offer(&near_key, known, known_size, key, size);
-        offer(&near_section, known, known_section, key, section);
-        has_section |= known_section == section && measure_distance(known, section, key, section) == 0;
+        offer(&best, known, measure_section(known, strlen(known)), section, size);
     }
+    return best;
+}
+
+/* In a mistyped section a key that the right one has is meant; if it has none of that name, the section is all that can
+ * be guessed. In a section that exists the nearest key is. */
+enum mx8_status mx8i_fail_unknown_option(const struct mx8_options *o, const char *shown, const char *key, size_t size) {
+    size_t section_size = measure_section(key, size);
+    struct nearest section = find_nearest_section(o, key, section_size), best = find_nearest_key(o, key, size);
+    int is_section_known = section_size == 0 || section.distance == 0;
     char kind[MAX_KEY + 32] = "option";
-    if (!has_section)
-        snprintf(kind, sizeof kind, "section \"%.*s\"", (int)(section < MAX_KEY ? section : MAX_KEY), key);
-    const struct nearest *best = near_key.text || has_section ? &near_key : &near_section;
-    if (!best->text) return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: %.*s: no such %s", shown, (int)size, key, kind);
+    if (!is_section_known) {
+        int cut = (int)(section_size < MAX_KEY ? section_size : MAX_KEY);
+        snprintf(kind, sizeof kind, "section \"%.*s\"", cut, key);
+    }
+    if (!is_section_known && section.text) {
+        char meant[2 * MAX_KEY];
+        int meant_size = snprintf(meant, sizeof meant, "%.*s%.*s", (int)section.size, section.text,
+            (int)(size - section_size), key + section_size);
+        int32_t index = meant_size < (int)sizeof meant ? mx8i_find_option(o, meant, (size_t)meant_size) : -1;
+        best = section;
+        if (index >= 0) best = (struct nearest){.text = o->table[index].key, .size = strlen(o->table[index].key)};
+    }
+    if (!best.text) return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: %.*s: no such %s", shown, (int)size, key, kind);
     return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: %.*s: no such %s, did you mean \"%.*s\"?", shown, (int)size, key, kind,
-        (int)best->size, best->text);
+        (int)best.size, best.text);
 }
 
 struct flag {
@@ -163,53 +181,59 @@ enum mx8_status mx8i_parse_flags(struct mx8_options *o, int argc, char **argv, c
     return apply_flags(o, argc, argv, config, 0, rest, rest_count, rest_max);
 }
 
-/* An array as comma separated text, which is how lists are kept. NULL: an item that cannot be said so, or no memory. */
-static char *join_array(const struct mx8_toml *array) {
-    char *joined = mx8i_copy_text("");
-    for (const struct mx8_toml *item = array->child; item && joined; item = item->next) {
-        char *longer = NULL;
-        const char *comma = item == array->child ? "" : ",";
-        if (item->type == MX8_TOML_TEXT && !strchr(item->text, ',') && strlen(item->text) == item->text_size)
-            longer = mx8i_format_text("%s%s%s", joined, comma, item->text);
-        else if (item->type == MX8_TOML_INT)
-            longer = mx8i_format_text("%s%s%lld", joined, comma, (long long)item->integer);
-        mx8i_release(joined);
-        joined = longer;
-    }
-    return joined;
+/* Commas separate the items of a list, so an item may have none; no text may hold U+0000. */
+static int is_plain(const struct mx8_toml *node, int is_item) {
+    return strlen(node->text) == node->text_size && !(is_item && strchr(node->text, ','));
 }
 
-/* The shortest text that gives the same double, and that reads as a float. */
-static char *format_float(double value) {
-    char text[40];
-    for (int digits = 6; digits <= 17; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, value);
-        double back;
-        if (sscanf(text, "%lf", &back) == 1 && back == value) break;
-    }
-    return mx8i_copy_text(text);
-}
-
-/* Text of a value, where its TOML type is one that the option takes; else NULL. */
-static char *make_text(const struct mx8_option *option, const struct mx8_toml *node) {
+/* Whether the option takes a value of this TOML type. */
+static int is_fit(const struct mx8_option *option, const struct mx8_toml *node) {
     enum mx8_option_type type = option->type;
     switch (node->type) {
     case MX8_TOML_INT:
-        return type == MX8_OPT_INT || type == MX8_OPT_FLOAT ? mx8i_format_text("%lld", (long long)node->integer) : NULL;
+        return type == MX8_OPT_INT || type == MX8_OPT_FLOAT;
     case MX8_TOML_FLOAT:
-        return type == MX8_OPT_FLOAT ? format_float(node->number) : NULL;
+        return type == MX8_OPT_FLOAT;
     case MX8_TOML_BOOL:
-        return type == MX8_OPT_BOOL ? mx8i_copy_text(node->integer ? "true" : "false") : NULL;
-    case MX8_TOML_ARRAY:
-        return type == MX8_OPT_LIST ? join_array(node) : NULL;
+        return type == MX8_OPT_BOOL;
     case MX8_TOML_TABLE:
-        return NULL;
+        return 0;
+    case MX8_TOML_ARRAY:
+        for (const struct mx8_toml *item = node->child; item; item = item->next)
+            if (item->type != MX8_TOML_INT && !(item->type == MX8_TOML_TEXT && is_plain(item, 1))) return 0;
+        return type == MX8_OPT_LIST;
     case MX8_TOML_TEXT:
         break;
     }
     int is_text = type == MX8_OPT_TEXT || type == MX8_OPT_CHOICE || type == MX8_OPT_LIST;
-    if (strlen(node->text) != node->text_size) return NULL;
-    return is_text || mx8i_is_choice(option->choices, node->text) ? mx8i_copy_text(node->text) : NULL;
+    return is_plain(node, 0) && (is_text || mx8i_is_choice(option->choices, node->text));
+}
+
+/* The shortest text that gives the same double. */
+static char *format_float(double value) {
+    char text[40];
+    for (int digits = 6; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, value);
+        if (strtod(text, NULL) == value) break;
+    }
+    return mx8i_copy_text(text);
+}
+
+/* A value that fits, as a flag would write it. NULL when out of memory. */
+static char *make_text(const struct mx8_toml *node) {
+    if (node->type == MX8_TOML_TEXT) return mx8i_copy_text(node->text);
+    if (node->type == MX8_TOML_INT) return mx8i_format_text("%lld", (long long)node->integer);
+    if (node->type == MX8_TOML_FLOAT) return format_float(node->number);
+    if (node->type == MX8_TOML_BOOL) return mx8i_copy_text(node->integer ? "true" : "false");
+    char *joined = mx8i_copy_text("");
+    for (const struct mx8_toml *item = node->child; item && joined; item = item->next) {
+        char *text = make_text(item);
+        char *longer = text ? mx8i_format_text("%s%s%s", joined, item == node->child ? "" : ",", text) : NULL;
+        mx8i_release(text);
+        mx8i_release(joined);
+        joined = longer;
+    }
+    return joined;
 }
 
 static enum mx8_status set_from_toml(
@@ -221,13 +245,14 @@ static enum mx8_status set_from_toml(
         [MX8_TOML_ARRAY] = "an array",
         [MX8_TOML_TABLE] = "a table"};
     const struct mx8_option *option = &o->table[index];
-    char *text = make_text(option, node), expected[256];
-    if (!text) {
+    if (!is_fit(option, node)) {
+        char expected[256];
         mx8i_describe_option(option, expected, sizeof expected);
         return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s:%d: %s: %s%s%.*s, expected %s", path, (int)node->line, option->key,
             names[node->type], node->text ? " " : "", 60, node->text ? node->text : "", expected);
     }
-    enum mx8_status status = mx8i_set_option_row(o, index, text, path);
+    char *text = make_text(node);
+    enum mx8_status status = text ? mx8i_set_option_row(o, index, text, path) : MX8_OUT_OF_MEMORY;
     mx8i_release(text);
     return status == MX8_OK ? status : mx8i_fail_prefix(status, "%s:%d", path, (int)node->line);
 }
