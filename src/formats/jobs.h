@@ -12,7 +12,7 @@
  * out). Row orientation: blocks of 32 along cols. Column orientation: blocks of 32 along rows. Code (b,r,c) is at
  * code_stride[0]*b + [1]*r + [2]*c; the scale of its block at scale_stride[0]*b + [1]*(r or r'/32) + [2]*(c/32 or c).
  * With n_groups > 0 (batch must be 1) rows form groups with cumulative ends `offsets`: in the column orientation row r of
- * group g lies at r' = padded_start[g] + (r - start[g]), padded_start a running sum of sizes rounded up to 32; codes and
+ * group g lies at r' = padded_start[g] + (r - start[g]), padded_start a running sum of sizes rounded up to `padding`; codes and
  * scales of every r' in [0, padded_rows) that holds no row are zero bytes; `padded_ends` (may be NULL) receives the
  * cumulative padded ends. Rows at and past offsets[n_groups-1] get zero codes and zero scales in the row orientation.
  * Without groups r' = r, and codes at r' in [rows, padded_rows) are written as zero: padded_rows is what a stored line
@@ -28,6 +28,8 @@ struct mx8_quant_job {
     uint8_t *col_codes; int64_t col_code_stride[3]; uint8_t *col_scales; int64_t col_scale_stride[3];
     const int32_t *offsets; int32_t n_groups; int64_t padded_rows; int32_t *padded_ends;
     int32_t rule, format, group, tile;
+    int32_t col_tile; /* tile of the column orientation where it differs from the row orientation's; 0: `tile` */
+    int32_t padding;  /* multiple of 32 that group sizes are rounded up to in the column orientation; 0: 32 */
     int64_t *saturated; /* may be NULL: += number of values of finite blocks whose magnitude was clipped (row orientation
                          * where present, else column); a device counter */
 };

@@ -65,8 +65,8 @@ static int64_t quantize_tile(const struct mx8_quant_job *j, const struct plane *
 }
 
 /* Tiles start at the plane's first line and position, so they never reach into a neighbouring group. */
-static int64_t quantize_plane(const struct mx8_quant_job *j, const struct plane *p) {
-    int64_t tile = j->tile > 1 ? j->tile : 1, group = j->group > MX8_BLOCK ? j->group : MX8_BLOCK, clipped = 0;
+static int64_t quantize_plane(const struct mx8_quant_job *j, const struct plane *p, int64_t tile) {
+    int64_t group = j->group > MX8_BLOCK ? j->group : MX8_BLOCK, clipped = 0;
     for (int64_t l = 0; l < p->lines; l += tile) {
         for (int64_t i = 0; i < p->length; i += group) {
             clipped += quantize_tile(j, p, l, smaller(l + tile, p->lines), i, smaller(i + group, p->length));
@@ -79,6 +79,18 @@ static void clear_bytes(uint8_t *bytes, int64_t rows, int64_t row_stride, int64_
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t c = 0; c < cols; c++) bytes[r * row_stride + c * col_stride] = 0;
     }
+}
+
+static int64_t get_row_tile(const struct mx8_quant_job *j) {
+    return j->tile > 1 ? j->tile : 1;
+}
+
+static int64_t get_col_tile(const struct mx8_quant_job *j) {
+    return j->col_tile > 0 ? j->col_tile : get_row_tile(j);
+}
+
+static int64_t get_padding(const struct mx8_quant_job *j) {
+    return j->padding > 0 ? j->padding : MX8_BLOCK;
 }
 
 static int32_t count_groups(const struct mx8_quant_job *j) {
@@ -110,7 +122,7 @@ static int64_t quantize_rows(const struct mx8_quant_job *j, int64_t b) {
             .scale_line = ss[1],
             .scale_step = ss[2],
         };
-        clipped += quantize_plane(j, &p);
+        clipped += quantize_plane(j, &p, get_row_tile(j));
         start = end;
     }
     clear_bytes(codes + start * cs[1], j->rows - start, cs[1], j->cols, cs[2]);
@@ -127,7 +139,7 @@ static int64_t quantize_cols(const struct mx8_quant_job *j, int64_t b) {
 
     for (int32_t g = 0; g < count_groups(j); g++) {
         int64_t end = find_group_end(j, g), filled = padded + end - start;
-        int64_t padded_end = smaller(round_up(filled, MX8_BLOCK), length);
+        int64_t padded_end = smaller(round_up(filled, get_padding(j)), length);
         struct plane p = {
             .lines = j->cols,
             .length = end - start,
@@ -141,8 +153,10 @@ static int64_t quantize_cols(const struct mx8_quant_job *j, int64_t b) {
             .scale_line = ss[2],
             .scale_step = ss[1],
         };
-        clipped += quantize_plane(j, &p);
+        clipped += quantize_plane(j, &p, get_col_tile(j));
+        int64_t block = round_up(filled, MX8_BLOCK) / MX8_BLOCK, last = round_up(padded_end, MX8_BLOCK) / MX8_BLOCK;
         clear_bytes(codes + filled * cs[1], padded_end - filled, cs[1], j->cols, cs[2]);
+        clear_bytes(scales + block * ss[1], last - block, ss[1], j->cols, ss[2]);
         start = end;
         padded = padded_end;
     }
@@ -155,7 +169,7 @@ static int64_t quantize_cols(const struct mx8_quant_job *j, int64_t b) {
 static void write_padded_ends(const struct mx8_quant_job *j) {
     int64_t start = 0, padded = 0;
     for (int32_t g = 0; g < j->n_groups; g++) {
-        padded += round_up(j->offsets[g] - start, MX8_BLOCK);
+        padded += round_up(j->offsets[g] - start, get_padding(j));
         j->padded_ends[g] = (int32_t)padded;
         start = j->offsets[g];
     }
