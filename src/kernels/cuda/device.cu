@@ -1,0 +1,134 @@
+// Opening a CUDA device: properties, handles, memory functions, and the kernel table.
+#include <stdio.h>
+#include <string.h>
+#include "backend.h"
+
+const struct mx8_cuda_host *mx8i_cuda_host;
+
+// Scratch of a context on the device: partial results of reductions (reduce.cuh) and cuBLASLt's workspace.
+static const size_t SCRATCH_BYTES = (size_t)64 << 20;
+static size_t scratch_size(int32_t threads) { (void)threads; return SCRATCH_BYTES; }
+
+static enum mx8_status allocate(const struct mx8_exec *x, size_t bytes, void **out) {
+    (void)x;
+    *out = NULL;
+    cudaError_t e = cudaMalloc(out, bytes ? bytes : 1);
+    if (e == cudaSuccess) return MX8_OK;
+    cudaGetLastError(); // the failure is reported here; it must not surface at the next launch
+    size_t free_bytes = 0, total = 0;
+    cudaMemGetInfo(&free_bytes, &total);
+    if (e != cudaErrorMemoryAllocation)
+        return CUDA_FAIL(MX8_CUDA_ERROR, "cuda allocate: %s", cudaGetErrorString(e));
+    return CUDA_FAIL(MX8_OUT_OF_MEMORY, "cuda allocate: %.2f GiB asked for, %.2f of %.2f GiB free", (double)bytes / 1073741824.0,
+                     (double)free_bytes / 1073741824.0, (double)total / 1073741824.0);
+}
+
+static void release(const struct mx8_exec *x, void *p) { (void)x; cudaFree(p); }
+
+static enum mx8_status upload(const struct mx8_exec *x, void *dst, const void *src, size_t bytes) {
+    // Pageable memory is staged before the call returns, so the caller may reuse src at once.
+    CUDA_TRY(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, stream_of(x)), "upload");
+    return MX8_OK;
+}
+static enum mx8_status download(const struct mx8_exec *x, void *dst, const void *src, size_t bytes) {
+    CUDA_TRY(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, stream_of(x)), "download");
+    CUDA_TRY(cudaStreamSynchronize(stream_of(x)), "download");
+    return MX8_OK;
+}
+static enum mx8_status copy(const struct mx8_exec *x, void *dst, const void *src, size_t bytes) {
+    CUDA_TRY(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, stream_of(x)), "copy");
+    return MX8_OK;
+}
+static enum mx8_status fill(const struct mx8_exec *x, void *dst, int32_t byte, size_t bytes) {
+    CUDA_TRY(cudaMemsetAsync(dst, byte, bytes, stream_of(x)), "fill");
+    return MX8_OK;
+}
+static enum mx8_status synchronize(const struct mx8_exec *x) {
+    CUDA_TRY(cudaStreamSynchronize(stream_of(x)), "synchronize");
+    return MX8_OK;
+}
+
+static struct mx8_kernels make_table(const char *name) {
+    struct mx8_kernels k;
+    memset(&k, 0, sizeof k);
+    k.name = name;
+    k.scratch_size = scratch_size;
+    k.allocate = allocate; k.release = release; k.upload = upload; k.download = download;
+    k.copy = copy; k.fill = fill; k.synchronize = synchronize;
+    k.quantize = cuda_quantize; k.dequantize = cuda_dequantize;
+    k.block_scales = cuda_block_scales; k.unblock_scales = cuda_unblock_scales;
+    k.pad_groups = cuda_pad_groups; k.unpad_groups = cuda_unpad_groups;
+    k.gemm = cuda_gemm; k.colsum = cuda_colsum;
+    k.rmsnorm = cuda_rmsnorm; k.rmsnorm_backward = cuda_rmsnorm_backward; k.rope = cuda_rope;
+    k.attention_workspace = cuda_attention_workspace;
+    k.attention = cuda_attention; k.attention_backward = cuda_attention_backward;
+    k.router = cuda_router; k.router_backward = cuda_router_backward;
+    k.permute = cuda_permute; k.permute_backward = cuda_permute_backward;
+    k.combine = cuda_combine; k.combine_backward = cuda_combine_backward;
+    k.swiglu = cuda_swiglu; k.swiglu_backward = cuda_swiglu_backward;
+    k.embedding_workspace = cuda_embedding_workspace;
+    k.embedding = cuda_embedding; k.embedding_backward = cuda_embedding_backward;
+    k.cross_entropy = cuda_cross_entropy; k.adamw = cuda_adamw;
+    k.add = cuda_add; k.cast = cuda_cast; k.scale = cuda_scale;
+    k.sum_squares = cuda_sum_squares; k.sum = cuda_sum; k.clip_factor = cuda_clip_factor;
+    k.check_finite = cuda_check_finite;
+    return k;
+}
+
+static void close_backend(void *p) {
+    cuda_backend *b = (cuda_backend *)p;
+    if (!b) return;
+    if (b->lt) cublasLtDestroy(b->lt);
+    cudaFree(b->lt_workspace);
+    delete b;
+}
+
+static enum mx8_status find_device(int32_t ordinal, struct cudaDeviceProp *prop) {
+    int count = 0;
+    cudaError_t e = cudaGetDeviceCount(&count);
+    if (e != cudaSuccess || count == 0) {
+        cudaGetLastError();
+        return CUDA_FAIL(MX8_UNSUPPORTED, "mx8_create_context: no CUDA device: %s", e == cudaSuccess ? "the driver lists none" : cudaGetErrorString(e));
+    }
+    if (ordinal < 0 || ordinal >= count)
+        return CUDA_FAIL(MX8_INVALID_ARGUMENT, "mx8_create_context: ordinal is %d, expected 0 to %d", ordinal, count - 1);
+    CUDA_TRY(cudaSetDevice(ordinal), "set device");
+    CUDA_TRY(cudaGetDeviceProperties(prop, ordinal), "device properties");
+    if (prop->major < 8)
+        return CUDA_FAIL(MX8_UNSUPPORTED, "mx8_create_context: %s has compute capability %d.%d, expected 8.0 or newer", prop->name, prop->major, prop->minor);
+    return MX8_OK;
+}
+
+extern "C" __attribute__((visibility("default"))) enum mx8_status
+mx8_open_cuda(const struct mx8_cuda_host *host, int32_t ordinal, const struct mx8_kernels **kernels, void **backend,
+              struct mx8_cuda_info *info, void (**close)(void *backend)) {
+    static const struct mx8_kernels sm90 = make_table("cuda-sm90"), generic = make_table("cuda-sm80");
+    mx8i_cuda_host = host;
+    struct cudaDeviceProp prop;
+    enum mx8_status s = find_device(ordinal, &prop);
+    if (s != MX8_OK) return s;
+    cuda_backend *b = new cuda_backend();
+    b->ordinal = ordinal;
+    b->capability = prop.major * 10 + prop.minor;
+    b->sm_count = prop.multiProcessorCount;
+    b->lt_workspace_bytes = (size_t)64 << 20;
+    cudaDriverEntryPointQueryResult found;
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", (void **)&b->encode_map, 12000, cudaEnableDefault, &found) != cudaSuccess)
+        b->encode_map = NULL; // an old driver: the sm_90 path is not taken
+    cudaGetLastError();
+    if (cublasLtCreate(&b->lt) != CUBLAS_STATUS_SUCCESS || cudaMalloc(&b->lt_workspace, b->lt_workspace_bytes) != cudaSuccess) {
+        close_backend(b);
+        return CUDA_FAIL(MX8_LIBRARY_ERROR, "mx8_create_context: cuBLASLt does not start on %s", prop.name);
+    }
+    const bool fast = b->capability == 90 && b->encode_map;
+    *kernels = fast ? &sm90 : &generic;
+    *backend = b;
+    *close = close_backend;
+    snprintf(info->name, sizeof info->name, "%s", prop.name);
+    info->capability = b->capability;
+    info->sm_count = b->sm_count;
+    cudaMemGetInfo(&info->free_memory, &info->total_memory);
+    snprintf(info->reason, sizeof info->reason, "%s, compute capability %d.%d: %s", prop.name, prop.major, prop.minor,
+             fast ? "FP8 tensor-core path for scale groups of 256, exact path for others" : "exact path (no wgmma)");
+    return MX8_OK;
+}

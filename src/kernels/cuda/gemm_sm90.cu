@@ -1,0 +1,101 @@
+// The Hopper GEMM's host side: which jobs it takes, tensor maps, launch.
+#include "backend.h"
+#include "gemm_sm90.cuh"
+
+namespace {
+struct Operand { const void *data; int dtype; uint64_t inner, outer, pitch; }; // bytes are counted by the map's element size
+
+bool encode(const cuda_backend *b, CUtensorMap *map, CUtensorMapDataType type, void *data, int rank, const uint64_t *dims,
+            const uint64_t *strides, const uint32_t *box, CUtensorMapSwizzle swizzle) {
+    const cuuint32_t ones[3] = {1, 1, 1};
+    cuuint64_t d[3], s[2];
+    cuuint32_t x[3];
+    for (int i = 0; i < rank; i++) { d[i] = dims[i]; x[i] = box[i]; }
+    for (int i = 0; i + 1 < rank; i++) s[i] = strides[i];
+    return b->encode_map(map, type, (cuuint32_t)rank, data, d, s, x, ones, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+template <class C> enum mx8_status launch(const struct mx8_exec *x, const struct mx8_gemm_job *j) {
+    using namespace sm90;
+    const cuda_backend *b = backend_of(x);
+    const bool grouped_m = C::KIND == M_GROUPS;
+    const int G = j->mode == MX8_GEMM_DENSE ? 1 : j->G;
+    const uint64_t es = C::MX ? 1 : 2, os = C::OUT == BF16 ? 2 : 4;
+    const CUtensorMapDataType in = C::MX ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    const CUtensorMapDataType out = C::OUT == BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+    CUtensorMap ta, tb, td;
+    const uint64_t da[2] = {(uint64_t)j->K, (uint64_t)j->M}, pa[1] = {(uint64_t)j->a.ls * es};
+    const uint64_t db[2] = {(uint64_t)j->K, (uint64_t)j->N * (grouped_m ? G : 1)}, pb[1] = {(uint64_t)j->b.ls * es};
+    const uint64_t dd[3] = {(uint64_t)j->N, (uint64_t)j->M, (uint64_t)(grouped_m ? 1 : G)};
+    const uint64_t pd[2] = {(uint64_t)j->c_ls * os, (uint64_t)(grouped_m || G == 1 ? (int64_t)j->M * j->c_ls : j->c_gs) * os};
+    const uint32_t ba[2] = {(uint32_t)C::KB, BM / CLUSTER}, bb[2] = {(uint32_t)C::KB, BN}, bd[3] = {(uint32_t)(64 / os), 64, 1};
+    if (!encode(b, &ta, in, (void *)j->a.data, 2, da, pa, ba, CU_TENSOR_MAP_SWIZZLE_128B) ||
+        !encode(b, &tb, in, (void *)j->b.data, 2, db, pb, bb, CU_TENSOR_MAP_SWIZZLE_128B) ||
+        !encode(b, &td, out, j->c, 3, dd, pd, bd, CU_TENSOR_MAP_SWIZZLE_64B))
+        return MX8_UNSUPPORTED;
+    Args p = {};
+    p.M = (int)j->M; p.N = (int)j->N; p.K = (int)j->K; p.G = G;
+    p.ends = j->mode == MX8_GEMM_DENSE ? NULL : j->offsets;
+    p.sa = j->a.scales; p.sb = j->b.scales;
+    p.sa_ls = j->a.sls; p.sa_ks = j->a.sks; p.sb_ls = j->b.sls; p.sb_ks = j->b.sks; p.sb_gs = j->b.sgs;
+    p.c = j->c; p.c_ls = j->c_ls; p.c_gs = j->c_gs;
+    p.raster = 8;
+    cudaLaunchConfig_t lc = {};
+    lc.gridDim = dim3((unsigned)(b->sm_count / CLUSTER * CLUSTER));
+    lc.blockDim = dim3(384);
+    lc.dynamicSmemBytes = C::SMEM;
+    lc.stream = stream_of(x);
+    cudaLaunchAttribute at[1];
+    at[0].id = cudaLaunchAttributeClusterDimension;
+    at[0].val.clusterDim.x = CLUSTER; at[0].val.clusterDim.y = 1; at[0].val.clusterDim.z = 1;
+    lc.attrs = at;
+    lc.numAttrs = 1;
+    static int grid = 0; // CTAs that fit at once: the same for every device of this kind
+    if (!grid) {
+        CUDA_TRY(cudaFuncSetAttribute(gemm<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, C::SMEM), "gemm");
+        int clusters = 0;
+        CUDA_TRY(cudaOccupancyMaxActiveClusters(&clusters, gemm<C>, &lc), "gemm");
+        grid = clusters * CLUSTER;
+    }
+    lc.gridDim = dim3((unsigned)grid);
+    CUDA_TRY(cudaLaunchKernelEx(&lc, gemm<C>, ta, tb, td, p), "gemm");
+    return MX8_OK;
+}
+
+bool aligned16(const void *p, int64_t bytes) { return ((uintptr_t)p | (uint64_t)bytes) % 16 == 0; }
+
+// K-major, 16-byte aligned rows, and for MXFP8 scales equal over 256 elements along K.
+bool takes_operand(const struct mx8_matrix *m, int64_t group_lines) {
+    const int es = m->dtype == MX8_F8_E4M3 ? 1 : 2;
+    if (m->ks != 1 || !aligned16(m->data, m->ls * es)) return false;
+    if (m->gs && m->gs != group_lines * m->ls) return false; // experts must be one tall matrix
+    return m->dtype == MX8_BF16 || (m->dtype == MX8_F8_E4M3 && m->scale_group > 0 && m->scale_group % 256 == 0);
+}
+
+template <sm90::Kind KIND, sm90::Scales SC> enum mx8_status choose_output(const struct mx8_exec *x, const struct mx8_gemm_job *j) {
+    using namespace sm90;
+    if (j->c_dtype == MX8_BF16) return j->accumulate ? MX8_UNSUPPORTED : launch<Config<KIND, SC, BF16>>(x, j);
+    if (!j->accumulate) return launch<Config<KIND, SC, F32>>(x, j);
+    return launch<Config<KIND, SC, F32_ADD>>(x, j);
+}
+} // namespace
+
+enum mx8_status cuda_gemm_sm90(const struct mx8_exec *x, const struct mx8_gemm_job *j) {
+    using namespace sm90;
+    const cuda_backend *b = backend_of(x);
+    const int64_t limit = INT32_MAX;
+    const int es = j->c_dtype == MX8_BF16 ? 2 : 4;
+    const bool mx = j->a.dtype == MX8_F8_E4M3;
+    if (b->capability != 90 || !b->encode_map || j->exact || j->bias || j->a.dtype != j->b.dtype) return MX8_UNSUPPORTED;
+    if (!takes_operand(&j->a, 0) || !takes_operand(&j->b, j->mode == MX8_GEMM_M_GROUPS ? j->N : 0)) return MX8_UNSUPPORTED;
+    if (j->G > MAX_GROUPS || j->M > limit || j->K > limit || j->N * (j->G > 0 ? j->G : 1) > limit) return MX8_UNSUPPORTED;
+    if (!aligned16(j->c, j->c_ls * es) || (j->mode == MX8_GEMM_K_GROUPS && !aligned16(j->c, j->c_gs * es))) return MX8_UNSUPPORTED;
+    if (j->M == 0 || j->N == 0 || j->K == 0) return MX8_UNSUPPORTED; // zeroing is the generic path's
+    // A dense weight gradient is a K-grouped product of one group: the same instance serves both.
+    const bool k_kind = j->mode == MX8_GEMM_K_GROUPS || (j->mode == MX8_GEMM_DENSE && j->c_dtype == MX8_F32);
+    const bool s32 = j->b.tile >= 32;
+    if (!mx) return k_kind ? choose_output<K_GROUPS, NONE>(x, j) : choose_output<M_GROUPS, NONE>(x, j);
+    if (k_kind) return s32 ? choose_output<K_GROUPS, S32>(x, j) : choose_output<K_GROUPS, S1>(x, j);
+    return s32 ? choose_output<M_GROUPS, S32>(x, j) : choose_output<M_GROUPS, S1>(x, j);
+}
