@@ -17,7 +17,7 @@ static int get_digit(char c) {
 static size_t measure_digits(const char *text, size_t size, int base) {
     size_t i = 0;
     while (i < size) {
-        int is_joint = text[i] == '_' && i > 0 && i + 1 < size && get_digit(text[i + 1]) < base && text[i - 1] != '_';
+        int is_joint = text[i] == '_' && i > 0 && i + 1 < size && get_digit(text[i + 1]) < base;
         if (get_digit(text[i]) >= base && !is_joint) break;
         i++;
     }
