@@ -104,6 +104,8 @@ enum mx8_status cuda_sum_squares(const struct mx8_exec *x, double *out, const fl
 enum mx8_status cuda_sum(const struct mx8_exec *x, double *out, const float *a, int64_t n);
 enum mx8_status cuda_clip_factor(const struct mx8_exec *x, float *factor, float *norm, const double *sum_squares, float max_norm);
 enum mx8_status cuda_check_finite(const struct mx8_exec *x, int32_t *flag, const void *a, int32_t dtype, int64_t n);
+// quantize.cu's fast form; UNSUPPORTED without a message when the job is not for it.
+enum mx8_status cuda_quantize_fused(const struct mx8_exec *x, const struct mx8_quant_job *j);
 // GEMM paths: gemm.cu chooses. Each returns UNSUPPORTED without a message when the job is not for it.
 enum mx8_status cuda_gemm_sm90(const struct mx8_exec *x, const struct mx8_gemm_job *j);
 enum mx8_status cuda_gemm_lt(const struct mx8_exec *x, const struct mx8_gemm_job *j);
