@@ -1,0 +1,18 @@
+/* Devices beyond the CPU, and what an operator may need there before a context says which one it runs on. */
+#ifndef MX8_OPS_DEVICE_H
+#define MX8_OPS_DEVICE_H
+
+#include "mx8/context.h"
+#include "kernels/kernels.h"
+
+/* Fills exec (kernels, ordinal, backend) and the texts of a context for a CUDA device. UNSUPPORTED where there is none. */
+enum mx8_status mx8i_open_cuda(const struct mx8_context_options *options, struct mx8_context *ctx);
+
+/* Workspace that serves every backend of this build, on any of its instruction sets, with as many CPU threads as this
+ * process may use: infer knows no context. */
+size_t mx8i_bound_attention(const struct mx8_attention_job *j, int32_t backward);
+size_t mx8i_bound_embedding(const struct mx8_embedding_job *j);
+/* The CPU threads that bound_attention counted on. */
+int32_t mx8i_get_planned_threads(void);
+
+#endif

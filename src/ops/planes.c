@@ -1,0 +1,181 @@
+/* Planes: where the codes and scales of an operand lie, for the quantizer that writes and the product that reads. */
+#include "ops/planes.h"
+
+#include "base/error.h"
+
+enum { ALIGNMENT = 256 };
+
+int64_t mx8i_padded_rows(int64_t M, int32_t G, int64_t alignment) {
+    return mx8i_round_up(M + (int64_t)G * alignment, alignment);
+}
+
+void *mx8i_carve(struct mx8_carver *c, int64_t bytes) {
+    size_t offset = (c->used + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    if (bytes <= 0) return c->base;
+    c->used = offset + (size_t)bytes;
+    return c->base ? c->base + offset : NULL;
+}
+
+/* ---- styles ---- */
+
+struct mx8_style mx8i_get_style(const struct mx8_op_options *o, int weight) {
+    int32_t group = weight ? o->weight_scale_group : o->scale_group;
+    int32_t tile = weight ? o->weight_tile_rows : o->tile_rows;
+    return (struct mx8_style){
+        .rule = o->scale_rule,
+        .group = group ? group : MX8_BLOCK,
+        .tile = tile ? tile : 1,
+        .format = o->format ? o->format : MX8_F8_E4M3,
+    };
+}
+
+static enum mx8_status check_group(const char *op, const char *option, int32_t value) {
+    if (value == 0 || value == 32 || value == 128 || value == 256) return MX8_OK;
+    return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: %s is %d, expected 0, 32, 128 or 256", op, option, (int)value);
+}
+
+static enum mx8_status check_tile(const char *op, const char *option, int32_t value) {
+    if (value == 0 || value == 1 || value == 32 || value == 128) return MX8_OK;
+    return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: %s is %d, expected 0, 1, 32 or 128", op, option, (int)value);
+}
+
+enum mx8_status mx8i_check_styles(const char *op, const struct mx8_op_options *o) {
+    MX8_TRY(mx8i_check_choice(op, "scale_rule", o->scale_rule, MX8_SCALE_EVEN + 1));
+    MX8_TRY(check_group(op, "scale_group", o->scale_group));
+    MX8_TRY(check_group(op, "weight_scale_group", o->weight_scale_group));
+    MX8_TRY(check_tile(op, "tile_rows", o->tile_rows));
+    MX8_TRY(check_tile(op, "weight_tile_rows", o->weight_tile_rows));
+    if (o->format == 0 || o->format == MX8_F8_E4M3 || o->format == MX8_F8_E5M2) return MX8_OK;
+    return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: format is %d (%s), expected f8_e4m3 or f8_e5m2", op, (int)o->format,
+        mx8_get_dtype_name(o->format));
+}
+
+/* ---- planes ---- */
+
+enum mx8_status mx8i_get_code_pair(const char *op, const struct mx8_op_call *call, const struct mx8_pass *pass,
+    int32_t index, struct mx8_code_pair *out) {
+    int codes = mx8i_is_present(&call->in[index]), scales = mx8i_is_present(&call->in[index + 1]);
+    if (codes != scales)
+        return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: %s is given without %s", op, pass->in[codes ? index : index + 1].name,
+            pass->in[codes ? index + 1 : index].name);
+    *out = (struct mx8_code_pair){&call->in[index], &call->in[index + 1]};
+    return MX8_OK;
+}
+
+struct mx8_plane mx8i_carve_plane(struct mx8_carver *c, int64_t lines, int64_t depth, struct mx8_style style) {
+    int64_t blocks = mx8i_count_blocks(depth);
+    struct mx8_plane p = {.lines = lines, .depth = depth, .ls = depth, .ks = 1, .sls = blocks, .sks = 1, .style = style};
+    p.codes = mx8i_carve(c, lines * depth);
+    p.scales = mx8i_carve(c, lines * blocks);
+    return p;
+}
+
+struct mx8_plane mx8i_carve_weights(struct mx8_carver *c, int64_t E, int64_t lines, int64_t depth, int over_middle,
+    struct mx8_style style) {
+    int64_t blocks = mx8i_count_blocks(depth);
+    struct mx8_plane p = {.lines = lines, .depth = depth, .ls = depth, .ks = 1, .gs = lines * depth, .style = style};
+    p.sls = over_middle ? 1 : blocks;
+    p.sks = over_middle ? lines : 1;
+    p.sgs = lines * blocks;
+    p.codes = mx8i_carve(c, E * lines * depth);
+    p.scales = mx8i_carve(c, E * lines * blocks);
+    return p;
+}
+
+struct mx8_plane mx8i_view_plane(const struct mx8_code_pair *pair, int over_middle, struct mx8_style style) {
+    const struct mx8_tensor *codes = pair->codes, *scales = pair->scales;
+    int32_t last = codes->ndim - 1, line = over_middle ? last : last - 1, depth = over_middle ? last - 1 : last;
+    if (codes->dtype != MX8_U8) style.format = codes->dtype;
+    struct mx8_plane p = {
+        .codes = codes->data,
+        .scales = scales->data,
+        .lines = codes->shape[line],
+        .depth = codes->shape[depth],
+        .ls = codes->stride[line],
+        .ks = codes->stride[depth],
+        .sls = scales->stride[line],
+        .sks = scales->stride[depth],
+        .style = style,
+    };
+    if (last == 2) {
+        p.gs = codes->stride[0];
+        p.sgs = scales->stride[0];
+    }
+    return p;
+}
+
+/* ---- quantizer jobs ---- */
+
+struct mx8_quant_job mx8i_start_quant(const struct mx8_context *ctx, const struct mx8_tensor *x, struct mx8_style style) {
+    int32_t row = x->ndim - 2, col = x->ndim - 1;
+    return (struct mx8_quant_job){
+        .src = x->data,
+        .src_dtype = x->dtype,
+        .batch = x->ndim == 3 ? x->shape[0] : 1,
+        .rows = x->shape[row],
+        .cols = x->shape[col],
+        .src_stride = {x->ndim == 3 ? x->stride[0] : 0, x->stride[row], x->stride[col]},
+        .padded_rows = mx8i_round_up(x->shape[row], MX8_BLOCK),
+        .rule = style.rule,
+        .format = style.format,
+        .group = style.group,
+        .tile = style.tile,
+        .saturated = ctx->saturated,
+    };
+}
+
+static void set_strides(int64_t stride[3], int64_t batch, int64_t row, int64_t col) {
+    stride[0] = batch;
+    stride[1] = row;
+    stride[2] = col;
+}
+
+void mx8i_emit_rows(struct mx8_quant_job *j, const struct mx8_plane *p) {
+    j->row_codes = p->codes;
+    j->row_scales = p->scales;
+    set_strides(j->row_code_stride, p->gs, p->ls, p->ks);
+    set_strides(j->row_scale_stride, p->sgs, p->sls, p->sks);
+}
+
+/* The source's columns are the plane's lines; its depth, padding included, is where rows may go. */
+void mx8i_emit_cols(struct mx8_quant_job *j, const struct mx8_plane *p) {
+    j->col_codes = p->codes;
+    j->col_scales = p->scales;
+    j->padded_rows = p->depth;
+    set_strides(j->col_code_stride, p->gs, p->ks, p->ls);
+    set_strides(j->col_scale_stride, p->sgs, p->sks, p->sls);
+}
+
+void mx8i_set_groups(struct mx8_quant_job *j, const struct mx8_tensor *offsets, int32_t *padded_ends) {
+    j->offsets = offsets->data;
+    j->n_groups = (int32_t)offsets->shape[0];
+    j->padded_ends = padded_ends;
+}
+
+/* ---- operands of products ---- */
+
+struct mx8_matrix mx8i_use_tensor(const struct mx8_tensor *t, int32_t line_axis, int32_t depth_axis) {
+    return (struct mx8_matrix){
+        .data = t->data,
+        .dtype = t->dtype,
+        .ls = t->stride[line_axis],
+        .ks = t->stride[depth_axis],
+        .gs = t->ndim == 3 ? t->stride[0] : 0,
+    };
+}
+
+struct mx8_matrix mx8i_use_plane(const struct mx8_plane *p) {
+    return (struct mx8_matrix){
+        .data = p->codes,
+        .dtype = p->style.format,
+        .ls = p->ls,
+        .ks = p->ks,
+        .gs = p->gs,
+        .scales = p->scales,
+        .sls = p->sls,
+        .sks = p->sks,
+        .sgs = p->sgs,
+        .scale_group = p->style.group,
+        .tile = p->style.tile,
+    };
+}
