@@ -262,9 +262,3 @@ static enum mx8_status gemm(const struct mx8_exec *x, const struct mx8_gemm_job 
     }
     return MX8_OK;
 }
-
-/* The largest that any kernel asks for; the same for any number of threads. */
-static size_t scratch_size(int32_t threads) {
-    (void)threads;
-    return gemm_scratch_bytes();
-}

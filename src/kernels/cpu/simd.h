@@ -15,6 +15,7 @@
  *   vi_set load store load_part store_part add sub mul and or xor andnot(a,b) = ~a & b, max min (signed)
  *   vi_shl(v,n) vi_shr(v,n) vi_sar(v,n) by a constant, vi_gt vi_eq (a,b), vi_select
  *   vi_load_u8(p)  vi_load_u8_part(p,n)  vi_store_u8(p,v)  vi_store_u8_part(p,v,n)    bytes; a store keeps the low byte
+ *   vi_store_u8_block(p,v)                                                            32 bytes from 32/MX8_VF vectors
  *   vf_load_e4m3(p)  vf_load_e5m2(p) and their _part forms                            codes to values, exact
  *   vf_transpose(r)                                                                   MX8_VF vectors, in place
  *   vm_and vm_or vm_any vm_first(n)

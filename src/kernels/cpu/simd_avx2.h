@@ -65,6 +65,13 @@ MX8_INLINE void vi_store_u8_part(uint8_t *p, vi v, int n) {
     for (int i = 0; i < n; i++) p[i] = (uint8_t)(bytes >> (8 * i));
 }
 
+/* The packs work inside the 128-bit halves; the permutation puts the words back in order. */
+MX8_INLINE void vi_store_u8_block(uint8_t *p, const vi v[4]) {
+    vi bytes = _mm256_packus_epi16(_mm256_packus_epi32(v[0], v[1]), _mm256_packus_epi32(v[2], v[3]));
+    bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    _mm256_storeu_si256((__m256i *)(void *)p, bytes);
+}
+
 MX8_INLINE vf vf_set(float x) { return _mm256_set1_ps(x); }
 MX8_INLINE vf vf_load(const float *p) { return _mm256_loadu_ps(p); }
 MX8_INLINE void vf_store(float *p, vf v) { _mm256_storeu_ps(p, v); }

@@ -47,6 +47,10 @@ MX8_INLINE void vi_store_u8(uint8_t *p, vi v) {
 MX8_INLINE void vi_store_u8_part(uint8_t *p, vi v, int n) {
     _mm_mask_storeu_epi8(p, vm_first(n), _mm512_cvtepi32_epi8(v));
 }
+MX8_INLINE void vi_store_u8_block(uint8_t *p, const vi v[2]) {
+    vi_store_u8(p, v[0]);
+    vi_store_u8(p + 16, v[1]);
+}
 
 MX8_INLINE vf vf_set(float x) { return _mm512_set1_ps(x); }
 MX8_INLINE vf vf_load(const float *p) { return _mm512_loadu_ps(p); }

@@ -54,6 +54,9 @@ MX8_INLINE void vi_store_u8_part(uint8_t *p, vi v, int n) {
     for (int i = 0; i < n; i++) p[i] = (uint8_t)v.v[i];
 }
 MX8_INLINE void vi_store_u8(uint8_t *p, vi v) { vi_store_u8_part(p, v, MX8_VF); }
+MX8_INLINE void vi_store_u8_block(uint8_t *p, const vi v[4]) {
+    for (int i = 0; i < 4; i++) vi_store_u8(p + i * MX8_VF, v[i]);
+}
 
 MX8_INLINE vf vf_set(float x) { MX8_LANES(vf, x); }
 MX8_INLINE vf vf_load(const float *p) { MX8_LANES(vf, p[i]); }
