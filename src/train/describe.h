@@ -1,0 +1,12 @@
+/* Bytes of a job, for the plan that --dry-run prints and for the loop that holds them. */
+#ifndef MX8_TRAIN_DESCRIBE_H
+#define MX8_TRAIN_DESCRIBE_H
+
+#include "train/loop.h"
+
+/* Host arrays of one microbatch: tokens, targets, and document ids when the mask wants them. */
+size_t mx8i_count_batch_bytes(const struct mx8_job *job);
+/* Everything a job holds: the model's plan, the context's scratch in it, the microbatch, the optimizer's scalars. */
+int64_t mx8i_count_job_bytes(const struct mx8_job *job, const struct mx8_memory_plan *plan);
+
+#endif

@@ -1,0 +1,154 @@
+/* What a run leaves behind for people and programs: one JSON object a step, and what the run was. */
+#include "train/metrics.h"
+#include <errno.h>
+#include <jansson.h>
+#include <math.h>
+#include <string.h>
+#include "base/error.h"
+#include "base/file.h"
+#include "base/memory.h"
+
+/* PATH, or PATH-N before its suffix: "out/metrics-2.jsonl". */
+static char *make_path(const char *folder, const char *stem, int n, const char *suffix) {
+    return n ? mx8i_format_text("%s/%s-%d.%s", folder, stem, n, suffix)
+             : mx8i_format_text("%s/%s.%s", folder, stem, suffix);
+}
+
+static enum mx8_status move_file(const char *folder, const char *stem, int n, const char *suffix) {
+    char *from = make_path(folder, stem, 0, suffix), *to = make_path(folder, stem, n, suffix);
+    enum mx8_status status = from && to ? MX8_OK : MX8_OUT_OF_MEMORY;
+    if (status == MX8_OK && rename(from, to) != 0 && errno != ENOENT)
+        status = MX8_FAIL(MX8_IO_ERROR, "%s: cannot be moved to %s: %s", from, to, strerror(errno));
+    mx8i_release(from);
+    mx8i_release(to);
+    return status;
+}
+
+static int exists(const char *folder, const char *stem, int n, const char *suffix) {
+    char *path = make_path(folder, stem, n, suffix);
+    int found = path && mx8i_is_file(path);
+    mx8i_release(path);
+    return found;
+}
+
+/* A run never overwrites another's results. */
+static enum mx8_status move_earlier_run(const char *folder) {
+    if (!exists(folder, "metrics", 0, "jsonl") && !exists(folder, "run", 0, "json")) return MX8_OK;
+    int n = 1;
+    while (exists(folder, "metrics", n, "jsonl") || exists(folder, "run", n, "json")) n++;
+    MX8_TRY(move_file(folder, "metrics", n, "jsonl"));
+    return move_file(folder, "run", n, "json");
+}
+
+static json_t *list_options(const struct mx8_options *o) {
+    json_t *set = json_object();
+    for (int32_t i = 0; i < o->count; i++)
+        if (o->value[i].set) json_object_set_new(set, o->table[i].key, json_string(o->value[i].text));
+    return set;
+}
+
+/* Numbers and texts at the top level are what a report shows; the options stand in an object of their own. */
+static json_t *describe_run(const struct mx8_job *job, const struct mx8_context *ctx) {
+    struct mx8_model_counts counts = mx8i_count_model(&job->config, job->model.seq_len);
+    char started[32];
+    mx8i_format_time(started);
+    int64_t batch = job->local_batch_size * job->accumulation;
+    return json_pack(
+        "{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:I, s:I, s:I, s:I, s:f, s:I, s:I, s:I, s:I, s:I, s:s, s:s, s:o}",
+        "name", job->description[0] ? job->description : job->recipe.name, "recipe", job->recipe.name, "flavor",
+        job->config.flavor, "dataset", job->dataset, "dataset_path", job->dataset_path, "device",
+        job->device ? "cuda" : "cpu", "backend", ctx->backend_name, "threads", (int)ctx->exec.threads, "parameters",
+        (json_int_t)counts.total, "dense_parameters", (json_int_t)counts.dense, "sparse_parameters",
+        (json_int_t)counts.sparse, "active_parameters", (json_int_t)counts.active, "flops_per_token",
+        counts.flops_per_token, "steps", (json_int_t)job->steps, "seq_len", (json_int_t)job->model.seq_len,
+        "global_batch_size", (json_int_t)batch, "tokens_per_step", (json_int_t)(batch * job->model.seq_len), "seed",
+        (json_int_t)job->seed, "started", started, "version", mx8_get_version_text(), "options",
+        list_options(job->options));
+}
+
+static enum mx8_status write_text(const char *path, const char *text) {
+    struct mx8_writer w;
+    MX8_TRY(mx8i_open_writer(path, &w));
+    enum mx8_status status = mx8i_write(&w, text, strlen(text));
+    if (status == MX8_OK) return mx8i_commit_writer(&w);
+    mx8i_abandon_writer(&w);
+    return status;
+}
+
+static enum mx8_status write_run(const struct mx8_job *job, const struct mx8_context *ctx) {
+    char *path = make_path(job->dump_folder, "run", 0, "json");
+    json_t *run = describe_run(job, ctx);
+    char *text = run ? json_dumps(run, JSON_INDENT(2)) : NULL;
+    enum mx8_status status = path && text
+                                 ? write_text(path, text)
+                                 : MX8_FAIL(MX8_FORMAT_ERROR,
+                                       "%s/run.json: an option is no UTF-8 text, or memory is short", job->dump_folder);
+    free(text);
+    json_decref(run);
+    mx8i_release(path);
+    return status;
+}
+
+enum mx8_status mx8i_open_metrics(
+    const struct mx8_job *job, const struct mx8_context *ctx, struct mx8_model *model, struct mx8_metrics *out) {
+    *out = (struct mx8_metrics){
+        .model = model, .layers = mx8i_count_moe_layers(model), .experts = job->config.num_experts};
+    MX8_TRY(mx8i_make_folders(job->dump_folder));
+    MX8_TRY(move_earlier_run(job->dump_folder));
+    MX8_TRY(write_run(job, ctx));
+    out->load = mx8i_allocate((size_t)(out->layers * out->experts) * sizeof *out->load, "expert load");
+    out->path = make_path(job->dump_folder, "metrics", 0, "jsonl");
+    if (!out->load || !out->path) return MX8_OUT_OF_MEMORY;
+    out->file = fopen(out->path, "ae");
+    if (!out->file) return MX8_FAIL(MX8_IO_ERROR, "%s: cannot be written: %s", out->path, strerror(errno));
+    return MX8_OK;
+}
+
+void mx8i_close_metrics(struct mx8_metrics *m) {
+    if (m->file) fclose(m->file); /* every line was flushed when it was written */
+    mx8i_release(m->path);
+    mx8i_release(m->load);
+    *m = (struct mx8_metrics){0};
+}
+
+/* JSON has no NaN and no Inf. */
+static void print_number(FILE *file, const char *name, double value, int digits) {
+    if (isfinite(value))
+        fprintf(file, ",\"%s\":%.*g", name, digits, value);
+    else
+        fprintf(file, ",\"%s\":null", name);
+}
+
+static void print_load(const struct mx8_metrics *m) {
+    fputs(",\"expert_load\":[", m->file);
+    for (int64_t i = 0; i < m->layers * m->experts; i++) {
+        int64_t e = i % m->experts;
+        fprintf(m->file, "%s%lld%s", e ? "," : i ? ",[" : "[", (long long)m->load[i], e == m->experts - 1 ? "]" : "");
+    }
+    fputc(']', m->file);
+}
+
+enum mx8_status mx8i_read_expert_load(struct mx8_metrics *m) {
+    for (int64_t layer = 0; layer < m->layers; layer++)
+        MX8_TRY(mx8i_get_expert_load(m->model, layer, m->load + layer * m->experts));
+    return MX8_OK;
+}
+
+enum mx8_status mx8i_write_metrics(struct mx8_metrics *m, const struct mx8_step *s) {
+    fprintf(m->file, "{\"step\":%lld", (long long)s->step);
+    print_number(m->file, "loss", s->loss, 17);
+    print_number(m->file, "grad_norm", s->grad_norm, 9); /* a float */
+    print_number(m->file, "lr", s->lr, 17);
+    fprintf(m->file, ",\"tokens\":%lld", (long long)s->tokens);
+    print_number(m->file, "seconds", s->seconds, 9);
+    print_number(m->file, "data_seconds", s->data_seconds, 9);
+    print_number(m->file, "tokens_per_second", s->tokens_per_second, 9);
+    fprintf(m->file, ",\"memory\":%lld,\"saturated\":%lld,\"skipped\":%s", (long long)s->memory,
+        (long long)s->saturated, s->skipped ? "true" : "false");
+    print_load(m);
+    fputs("}\n", m->file);
+    if (fflush(m->file) != 0 || ferror(m->file))
+        return MX8_FAIL(
+            MX8_IO_ERROR, "%s: step %lld cannot be written: %s", m->path, (long long)s->step, strerror(errno));
+    return MX8_OK;
+}

@@ -1,0 +1,24 @@
+/* metrics.jsonl (every step at full precision, one line each, on disk before the next step starts) and run.json. */
+#ifndef MX8_TRAIN_METRICS_H
+#define MX8_TRAIN_METRICS_H
+
+#include <stdio.h>
+#include "train/loop.h"
+
+struct mx8_metrics {
+    FILE *file;
+    char *path;
+    struct mx8_model *model;
+    int64_t layers, experts; /* of the expert load */
+    int64_t *load;           /* (layers, experts) tokens since the last bias update */
+};
+
+/* Creates job->dump_folder. Files of an earlier run there are moved aside to metrics-N.jsonl and run-N.json. */
+enum mx8_status mx8i_open_metrics(
+    const struct mx8_job *job, const struct mx8_context *ctx, struct mx8_model *model, struct mx8_metrics *out);
+/* The step's expert load, from the model: call before the bias update clears it. */
+enum mx8_status mx8i_read_expert_load(struct mx8_metrics *m);
+enum mx8_status mx8i_write_metrics(struct mx8_metrics *m, const struct mx8_step *s);
+void mx8i_close_metrics(struct mx8_metrics *m);
+
+#endif

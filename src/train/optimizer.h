@@ -1,0 +1,26 @@
+/* Clipping and AdamW over the flat arrays of all weights; everything stays on the device but the norm. */
+#ifndef MX8_TRAIN_OPTIMIZER_H
+#define MX8_TRAIN_OPTIMIZER_H
+
+#include "kernels/kernels.h"
+#include "train/job.h"
+
+#define MX8_OPTIMIZER_BYTES 64 /* device memory that an optimizer holds beside the arrays */
+
+struct mx8_optimizer {
+    struct mx8_context *ctx;
+    uint8_t *scalars; /* device: sum of squares (f64), clip factor (f32), norm (f32) */
+    int64_t updates;  /* done so far: AdamW's t, which a skipped step does not count in */
+};
+
+/* Device arrays of n elements; copy (bf16 weights) may be NULL. */
+struct mx8_flat { float *master, *grad, *m, *v; uint16_t *copy; int64_t n; };
+
+enum mx8_status mx8i_open_optimizer(struct mx8_context *ctx, struct mx8_optimizer *out);
+void mx8i_close_optimizer(struct mx8_optimizer *o);
+/* Global norm of the gradients, before clipping; the factor min(1, max_norm / (norm + 1e-6)) is kept for the update. */
+enum mx8_status mx8i_clip_gradients(struct mx8_optimizer *o, const struct mx8_flat *flat, double max_norm, double *norm);
+/* One update with the clipped gradients; copies are written, too. */
+enum mx8_status mx8i_apply_adamw(struct mx8_optimizer *o, const struct mx8_flat *flat, const struct mx8_adamw *a, double lr);
+
+#endif
