@@ -85,7 +85,7 @@ double mx8i_read_element(const struct mx8_tensor *t, int64_t at);
 /* Counts `got` against `expected` with the error that is allowed. */
 void mx8i_compare_value(struct mx8_check *check, double got, double expected, double allowed);
 void mx8i_compare_bytes(struct mx8_check *check, const void *got, const void *expected, size_t size);
-/* Half a unit in the last place of a stored value, relative: 2^-9 for bf16, 2^-24 for f32. */
+/* Half a unit in the last place of a stored value, relative: 2^-8 for bf16, 2^-24 for f32. */
 double mx8i_get_rounding(int32_t dtype);
 
 #endif

@@ -70,7 +70,7 @@ static void compare_head(struct mx8_check *check, const struct mx8_bench *b, con
         }
         double rounding = mx8i_get_rounding(b->dtype);
         mx8i_compare_value(check, mx8i_read_element(got, at + i), sum,
-                           2 * rounding * (fabs(sum) + magnitude + floor) + 0x1p-16 * (magnitude + floor) + 1e-30);
+                           rounding * (fabs(sum) + magnitude + floor) + 0x1p-16 * (magnitude + floor) + 1e-30);
     }
 }
 

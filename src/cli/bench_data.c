@@ -189,4 +189,4 @@ void mx8i_compare_bytes(struct mx8_check *check, const void *got, const void *ex
     for (size_t i = 0; i < size; i++) check->wrong += a[i] != b[i];
 }
 
-double mx8i_get_rounding(int32_t dtype) { return dtype == MX8_BF16 ? 0x1p-9 : 0x1p-24; }
+double mx8i_get_rounding(int32_t dtype) { return dtype == MX8_BF16 ? 0x1p-8 : 0x1p-24; }

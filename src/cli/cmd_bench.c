@@ -7,7 +7,6 @@
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/error.h"
-#include "base/file.h"
 #include "base/memory.h"
 #include "cli/bench.h"
 #include "cli/cli.h"
@@ -133,7 +132,6 @@ static void describe_commit(char *out, size_t size) {
 /* Takes over `passes`. */
 static enum mx8_status write_json(const char *path, const struct mx8_bench *b, json_t *passes) {
     struct mx8_cpu cpu = mx8i_get_cpu();
-    struct mx8_writer w;
     char commit[128];
     describe_commit(commit, sizeof commit);
     json_t *root = json_pack("{s:s, s:s, s:s, s:i, s:s, s:s, s:o}", "device", cpu.brand, "backend",
@@ -142,12 +140,7 @@ static enum mx8_status write_json(const char *path, const struct mx8_bench *b, j
     char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
     json_decref(root);
     if (!text) return MX8_FAIL(MX8_OUT_OF_MEMORY, "%s: no memory for the figures", path);
-    enum mx8_status status = mx8i_open_writer(path, &w);
-    if (status == MX8_OK) {
-        status = mx8i_write(&w, text, strlen(text));
-        if (status == MX8_OK) status = mx8i_commit_writer(&w);
-        else mx8i_abandon_writer(&w);
-    }
+    enum mx8_status status = mx8i_write_text(path, text);
     free(text);
     return status;
 }
@@ -175,14 +168,6 @@ static enum mx8_status run_bench(struct mx8_bench *b, const struct mx8_options *
     return status;
 }
 
-static int32_t find_rule(const char *name) {
-    static const char *const names[] = {[MX8_SCALE_RCEIL] = "rceil", [MX8_SCALE_FLOOR] = "floor",
-                                        [MX8_SCALE_CEIL] = "ceil", [MX8_SCALE_EVEN] = "even"};
-    for (int32_t i = 0; i < 4; i++)
-        if (strcmp(names[i], name) == 0) return i;
-    return MX8_SCALE_RCEIL; /* the option table lets no other name through */
-}
-
 /* The words and flags into `b`; a message and MX8_EXIT_USAGE when they make no sense. */
 static int read_problem(struct mx8_bench *b, const struct mx8_options *o, const char *const *words, int n_words) {
     if (n_words != 2) return mx8i_report_usage("bench", "needs an operator and a shape");
@@ -197,7 +182,7 @@ static int read_problem(struct mx8_bench *b, const struct mx8_options *o, const 
         return mx8i_report_usage("bench", "%s has no backward pass here", words[0]);
     b->dtype = strcmp(dtype, "f32") == 0 ? MX8_F32 : MX8_BF16;
     b->mxfp8 = wants_mxfp8 || (automatic && b->problem->has_mxfp8);
-    b->options.scale_rule = find_rule(mx8i_get_text(o, "scale_rule"));
+    b->options.scale_rule = mx8i_find_scale_rule(mx8i_get_text(o, "scale_rule"));
     b->options.scale_group = (int32_t)strtol(mx8i_get_text(o, "scale_group"), NULL, 10);
     b->options.weight_scale_group = b->options.scale_group;
     return MX8_EXIT_OK;

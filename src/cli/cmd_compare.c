@@ -184,14 +184,7 @@ static enum mx8_status write_json(const struct comparison *c) {
     if (!text) return MX8_FAIL(MX8_OUT_OF_MEMORY, "compare.json: out of memory");
     char path[1024];
     snprintf(path, sizeof path, "%s/compare.json", c->folder);
-    struct mx8_writer w;
-    enum mx8_status status = mx8i_open_writer(path, &w);
-    if (status == MX8_OK) {
-        status = mx8i_write(&w, text, strlen(text));
-        if (status == MX8_OK) status = mx8i_write(&w, "\n", 1);
-        if (status == MX8_OK) status = mx8i_commit_writer(&w);
-        else mx8i_abandon_writer(&w);
-    }
+    enum mx8_status status = mx8i_write_text(path, text);
     free(text);
     return status;
 }

@@ -248,14 +248,6 @@ static void release(struct conversion *c) {
     mx8_destroy_context(c->ctx);
 }
 
-static int32_t find_rule(const char *name) {
-    static const struct { const char *name; int32_t rule; } rules[] = {
-        {"rceil", MX8_SCALE_RCEIL}, {"floor", MX8_SCALE_FLOOR}, {"ceil", MX8_SCALE_CEIL}, {"even", MX8_SCALE_EVEN}};
-    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++)
-        if (strcmp(rules[i].name, name) == 0) return rules[i].rule;
-    return MX8_SCALE_RCEIL; /* the option table lets no other name through */
-}
-
 int mx8i_run_quantize(int argc, char **argv) {
     struct mx8_options options;
     const char *files[2];
@@ -275,7 +267,7 @@ int mx8i_run_quantize(int argc, char **argv) {
     const char *metadata[] = {"mx8.axis", axis, "mx8.scale_rule", rule, "mx8.scale_group", group, "mx8.layout", layout,
                               NULL};
     struct conversion c = {.cols = strcmp(axis, "cols") == 0, .blocked = strcmp(layout, "blocked") == 0};
-    c.options.scale_rule = find_rule(rule);
+    c.options.scale_rule = mx8i_find_scale_rule(rule);
     c.options.scale_group = (int32_t)strtol(group, NULL, 10);
     status = convert(&c, files[0], files[1], metadata);
     release(&c);

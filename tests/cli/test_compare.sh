@@ -1,0 +1,36 @@
+#!/bin/sh
+# shellcheck disable=SC2086 # $tiny is a list of words
+# Three recipes on a tiny model: the table, compare.json and the report; then `mx8 report` on the same folders.
+. "$(dirname "$0")/lib.sh"
+make_corpus
+
+expect 0 compare --recipes bf16,mxfp8_dense,mxfp8_moe $tiny --training.steps=8 --job.dump_folder=runs
+has out '^recipe +median tokens/s +peak memory +final loss +loss gap to bf16$'
+has out '^bf16 +[0-9,]+ +[0-9.]+ GiB +[0-9.]+ +-$'
+has out '^mxfp8_dense +[0-9,]+ +[0-9.]+ GiB +[0-9.]+ +[+-][0-9.]+ %$'
+has out '^mxfp8_moe +[0-9,]+ +[0-9.]+ GiB +[0-9.]+ +[+-][0-9.]+ %$'
+has out '^Report: runs/report\.html$'
+has_not out "$(printf '\033')"
+for recipe in bf16 mxfp8_dense mxfp8_moe; do
+    has runs/compare.json "\"recipe\": \"$recipe\""
+    [ "$(wc -l <runs/$recipe/metrics.jsonl)" = 8 ] || fail "$recipe has not one line a step"
+done
+first_loss() { sed -n '1s/.*"loss":\([0-9]*\.[0-9]\).*/\1/p' "runs/$1/metrics.jsonl"; }
+[ "$(first_loss bf16)" = "$(first_loss mxfp8_moe)" ] || fail "the recipes did not start from the same weights"
+
+has runs/report.html '<svg '
+has runs/report.html '<td>.*mxfp8_moe'
+has runs/report.html '</html>'
+has_not runs/report.html '<script|http'
+
+expect 0 report runs/bf16 runs/mxfp8_moe -o two.html --title 'A <title>'
+has two.html 'A &lt;title&gt;'
+expect 1 report runs/bf16 elsewhere
+has err 'elsewhere/metrics\.jsonl'
+echo '{"step":' >>runs/bf16/metrics.jsonl
+expect 1 report runs/bf16
+has err 'runs/bf16/metrics\.jsonl:9'
+
+# A recipe that cannot run ends the comparison.
+expect 1 compare --recipes bf16 $tiny --training.dataset_path=missing --job.dump_folder=none
+has err 'missing'

@@ -1,0 +1,60 @@
+#!/bin/sh
+# shellcheck disable=SC2086 # $tiny is a list of words
+# A tiny training job from flags alone: log lines, metrics, dry run, errors, Ctrl-C.
+. "$(dirname "$0")/lib.sh"
+make_corpus
+
+expect 0 train $tiny --training.steps=6 --job.dump_folder=run
+has out '^\[titan\] [0-9-]+ [0-9:]+,[0-9]{3} - root - INFO - step:  1  loss: +[0-9.]+  grad_norm: +[0-9.]+  memory: +[0-9.]+GiB\([0-9.]+%\)  tps: [0-9,]+'
+has out 'step:  6  loss:'
+has out '^final loss: [0-9]'
+has out '^median tokens/s without step 1: [0-9]'
+has_not out "$(printf '\033')"
+[ "$(wc -l <run/metrics.jsonl)" = 6 ] || fail "metrics.jsonl has not one line a step"
+has run/metrics.jsonl '^\{"step":6,.*"expert_load":\[\[[0-9]+,[0-9]+,[0-9]+,[0-9]+\]'
+has run/run.json '"recipe": "bf16"'
+
+# The same seed gives the same losses.
+expect 0 train $tiny --training.steps=6 --job.dump_folder=again
+for run in run again; do sed 's/.*"loss":\([^,]*\),.*/\1/' $run/metrics.jsonl >$run/losses; done
+cmp run/losses again/losses || fail "two runs of the same job differ"
+
+# The table of converted tensors, and a filter that matches nothing.
+expect 0 train $tiny --training.steps=1 --job.dump_folder=mx --model.converters=mx \
+    --mx.filter_fqns=output,router.gate,wk,wv --mx.moe_fqns_prototype=experts
+has out 'layers\.\*\.moe\.experts\.w1 .*mxfp8'
+has out 'layers\.\*\.attention\.wk\.weight .*kept'
+expect 1 train $tiny --training.steps=1 --job.dump_folder=bad --model.converters=mx --mx.filter_fqns=nowhere
+has err 'nowhere'
+
+# The memory plan, and nothing else.
+expect 0 train $tiny --dry-run --job.dump_folder=dry
+has out '^total'
+[ ! -e dry ] || fail "--dry-run left files"
+
+# Settings from TOML, overridden by a flag.
+printf '[training]\nsteps = 3\ndataset_path = "corpus"\n' >job.toml
+expect 0 train --job.config_file job.toml $tiny --training.steps 2 --job.dump_folder=toml
+[ "$(wc -l <toml/metrics.jsonl)" = 2 ] || fail "the flag did not win over the TOML file"
+printf '[training]\nsteps = "three"\n' >job.toml
+expect 2 train --job.config_file job.toml
+has err 'job\.toml'
+
+expect 1 train $tiny --training.dataset_path=missing --job.dump_folder=none
+has err 'missing'
+[ ! -e none ] || fail "a job that could not start left files"
+
+# Ctrl-C: the step is finished, the metrics are whole, the exit code is 130.
+"$mx8" train $tiny --training.steps=100000 --job.dump_folder=stop >out 2>err &
+job=$!
+for _ in $(seq 1 200); do
+    lines=$(grep -c "" stop/metrics.jsonl 2>/dev/null) || true
+    [ "${lines:-0}" -ge 3 ] && break
+    sleep 0.1
+done
+kill -TERM $job
+code=0
+wait $job || code=$?
+[ "$code" = 130 ] || fail "an interrupted job gave exit code $code"
+has out '^interrupted after [0-9]'
+tail -n 1 stop/metrics.jsonl | grep -q '}$' || fail "the last line of the metrics is cut off"
