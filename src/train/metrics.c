@@ -76,15 +76,14 @@ static enum mx8_status write_text(const char *path, const char *text) {
 }
 
 static enum mx8_status write_run(const struct mx8_job *job, const struct mx8_context *ctx) {
-    char *path = make_path(job->dump_folder, "run", 0, "json");
     json_t *run = describe_run(job, ctx);
     char *text = run ? json_dumps(run, JSON_INDENT(2)) : NULL;
-    enum mx8_status status = path && text
-                                 ? write_text(path, text)
-                                 : MX8_FAIL(MX8_FORMAT_ERROR,
-                                       "%s/run.json: an option is no UTF-8 text, or memory is short", job->dump_folder);
-    free(text);
     json_decref(run);
+    if (!text)
+        return MX8_FAIL(MX8_FORMAT_ERROR, "%s/run.json cannot be written: an option is no UTF-8 text", job->dump_folder);
+    char *path = make_path(job->dump_folder, "run", 0, "json");
+    enum mx8_status status = path ? write_text(path, text) : MX8_OUT_OF_MEMORY;
+    free(text);
     mx8i_release(path);
     return status;
 }
