@@ -28,14 +28,12 @@ enum mx8_status mx8i_ffn_backward(struct mx8_model *m, const struct mx8_ffn *w, 
     size_t mark = m->scratch.used;
     const int64_t rows = dout.shape[0], F = w->w1->shape[w->w1->ndim - 2], D = m->config.dim;
     const int32_t dtype = m->recipe.dtype;
-    struct mx8_tensor dgate = mx8i_take_rows(&m->scratch, dtype, rows, F);
-    struct mx8_tensor dup = mx8i_take_rows(&m->scratch, dtype, rows, F);
-    size_t hidden_mark = m->scratch.used;
     struct mx8_tensor dhidden = mx8i_take_rows(&m->scratch, dtype, rows, F);
     MX8_TRY(mx8i_run_linear_backward(m, dhidden, dout, &s->hidden, w->w2, offsets));
+    struct mx8_tensor dgate = s->gate, dup = s->up; /* the last use of both: their gradients take their place */
     struct mx8_op_call call = {.in = {dhidden, s->gate, s->up}, .n_in = 3, .out = {dgate, dup}, .n_out = 2};
     MX8_TRY(mx8i_call(m, MX8_OP_SWIGLU, 1, &call));
-    m->scratch.used = hidden_mark;
+    m->scratch.used = mark;
     struct mx8_tensor part = mx8i_take_rows(&m->scratch, dtype, rows, D);
     MX8_TRY(mx8i_run_linear_backward(m, dx, dgate, in, w->w1, offsets));
     MX8_TRY(mx8i_run_linear_backward(m, part, dup, in, w->w3, offsets));
