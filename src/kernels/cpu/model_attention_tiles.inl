@@ -44,17 +44,18 @@ MX8_INLINE void block_product(float *c, int64_t c_ls, const float *a, int64_t a_
 }
 
 /* The same for a whole tile. Rows round up to BLOCK_ROWS and columns to the vector: buffers have the room, and what
- * lands there is never read. The depth is exact. */
-MX8_INLINE void tile_product(float *c, int64_t c_ls, const float *a, int64_t a_rs, int64_t a_ks, const float *b,
-    int64_t b_ls, int64_t rows, int64_t cols, int64_t depth, int accumulate) {
+ * lands there is never read. The depth is exact. One copy serves every caller: inlined, it would be most of the code. */
+static __attribute__((noinline)) void tile_product(float *c, int64_t c_ls, const float *a, int64_t a_rs, int64_t a_ks,
+    const float *b, int64_t b_ls, int64_t rows, int64_t cols, int64_t depth, int accumulate) {
     for (int64_t n = 0; n < cols; n += 2 * MX8_VF) {
         int one = cols - n <= MX8_VF;
         for (int64_t m = 0; m < rows; m += BLOCK_ROWS) {
             float *to = c + m * c_ls + n;
+            const float *from = a + m * a_rs;
             if (one)
-                block_product(to, c_ls, a + m * a_rs, a_rs, a_ks, b + n, b_ls, depth, 1, accumulate);
+                block_product(to, c_ls, from, a_rs, a_ks, b + n, b_ls, depth, 1, accumulate);
             else
-                block_product(to, c_ls, a + m * a_rs, a_rs, a_ks, b + n, b_ls, depth, 2, accumulate);
+                block_product(to, c_ls, from, a_rs, a_ks, b + n, b_ls, depth, 2, accumulate);
         }
     }
 }
