@@ -87,7 +87,10 @@ enum mx8_status mx8_create_context(const struct mx8_context_options *options, st
 void mx8_destroy_context(struct mx8_context *ctx) {
     if (!ctx) return;
     ctx->exec.k->synchronize(&ctx->exec);
-    if (ctx->exec.scratch) ctx->release(ctx->user, ctx->exec.scratch);
+    if (ctx->exec.ordinal >= 0)
+        mx8i_close_cuda(ctx);
+    else if (ctx->exec.scratch)
+        ctx->release(ctx->user, ctx->exec.scratch);
     mx8i_release(ctx);
 }
 
