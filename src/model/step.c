@@ -27,12 +27,14 @@ static enum mx8_status run_head(struct mx8_model *m, struct mx8_tensor h, struct
     const int64_t one = 1;
     struct mx8_forms w = mx8i_view_weight(m, m->head);
     struct mx8_op_call call = {
-        .in = {h, w.hp, mx8_make_tensor(m->io.targets, MX8_I32, 1, &m->T), w.row, w.row_scale, w.col, w.col_scale},
-        .n_in = dh.ndim ? 7 : 5, .out = {mx8_make_tensor(m->io.readback, MX8_F64, 1, &one), dh}, .n_out = 1,
+        .in = {h, w.hp, mx8_make_tensor(m->io.targets, MX8_I32, 1, &m->T), w.row, w.row_scale}, .n_in = 5,
+        .out = {mx8_make_tensor(m->io.readback, MX8_F64, 1, &one)}, .n_out = 1,
         .options = mx8i_make_options(m, m->head)};
     if (dh.ndim) {
-        call.out[2] = mx8i_view_gradient(m, m->head);
-        call.n_out = 3;
+        call.in[call.n_in++] = w.col;
+        call.in[call.n_in++] = w.col_scale;
+        call.out[call.n_out++] = dh;
+        call.out[call.n_out++] = mx8i_view_gradient(m, m->head);
     }
     call.options.loss_scale = m->loss_scale;
     call.options.chunk_rows = (int32_t)m->options.loss_chunk_rows;

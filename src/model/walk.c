@@ -94,6 +94,18 @@ static void take_like(struct mx8_stack *s, struct mx8_tensor *t) {
     if (t->ndim) *t = mx8i_take(s, t->dtype, t->ndim, t->shape);
 }
 
+/* A product over the rows reads whole blocks, and the quantizer's column codes end with the last row. Where that is
+ * inside a block, lines get room for the rest of it, zeroed. Returns what the product reads; *out is what is written. */
+static enum mx8_status take_columns(
+    struct mx8_model *m, struct mx8_stack *s, struct mx8_tensor *out, struct mx8_tensor *whole) {
+    const int64_t M = out->shape[1], padded = (M + MX8_BLOCK - 1) / MX8_BLOCK * MX8_BLOCK;
+    *whole = mx8i_take_rows(s, out->dtype, out->shape[0], padded);
+    out->data = whole->data;
+    out->stride[0] = padded;
+    if (m->planning || M == padded) return MX8_OK;
+    return m->ctx->exec.k->fill(&m->ctx->exec, whole->data, 0, (size_t)(out->shape[0] * padded));
+}
+
 enum mx8_status mx8i_quantize_forms(struct mx8_model *m, struct mx8_forms *f, struct mx8_need need,
     struct mx8_tensor offsets, struct mx8_stack *cols) {
     if (!need.row && !need.col) return MX8_OK;
@@ -103,11 +115,16 @@ enum mx8_status mx8i_quantize_forms(struct mx8_model *m, struct mx8_forms *f, st
             .format = r->format}};
     enum mx8_row row = !need.col ? MX8_OP_QUANTIZE_ROWS : need.row ? MX8_OP_QUANTIZE_BOTH : MX8_OP_QUANTIZE_COLS;
     MX8_TRY(mx8_infer_op(mx8_get_op((int32_t)row), 0, &c));
-    for (int32_t i = 0; i < c.n_out; i++) take_like(need.row && i < 2 ? &m->scratch : cols, &c.out[i]);
+    struct mx8_tensor *out = c.out, columns = MX8_ABSENT;
+    for (int32_t i = 0; need.row && i < 2; i++) take_like(&m->scratch, out++);
+    if (need.col) {
+        MX8_TRY(take_columns(m, cols, &out[0], &columns));
+        take_like(cols, &out[1]);
+        take_like(cols, &out[2]);
+    }
     MX8_TRY(mx8i_call(m, row, 0, &c));
-    const struct mx8_tensor *out = c.out;
-    if (need.row) f->row = *out++, f->row_scale = *out++;
-    if (need.col) f->col = *out++, f->col_scale = *out++, f->ends = *out;
+    if (need.row) f->row = c.out[0], f->row_scale = c.out[1];
+    if (need.col) f->col = columns, f->col_scale = out[1], f->ends = out[2];
     return MX8_OK;
 }
 
