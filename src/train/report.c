@@ -73,7 +73,7 @@ static void append_facts(struct mx8_text *t, const struct mx8_report_run *r) {
     static const struct { const char *fact, *label; int count; } shown[] = {
         {"flavor", "Model", 0}, {"parameters", "Parameters", 1}, {"active_parameters", "Active per token", 1},
         {"dataset_path", "Data", 0}, {"steps", "Steps", 1}, {"tokens_per_step", "Tokens per step", 1}, {"seq_len", "Sequence", 1},
-        {"device", "Device", 0}, {"backend", "Kernels", 0}, {"threads", "Threads", 0}, {"started", "Started", 0},
+        {"backend", "Device", 0}, {"threads", "Threads", 0}, {"started", "Started", 0},
         {"version", "mx8", 0}};
     int any = 0;
     for (size_t i = 0; i < sizeof shown / sizeof shown[0]; i++) any |= mx8i_find_fact(r, shown[i].fact) != NULL;
@@ -92,25 +92,32 @@ static void append_facts(struct mx8_text *t, const struct mx8_report_run *r) {
     mx8i_append(t, "</dl>\n");
 }
 
+static void append_row(struct mx8_text *t, const struct mx8_report_run *r, int32_t index, const struct mx8_report_run *base) {
+    mx8i_append(t, "<tr><td><i class=\"sw s%d\"></i>", index);
+    mx8i_append_escaped(t, r->name);
+    mx8i_append(t, "</td><td>");
+    append_count(t, (double)r->n);
+    mx8i_append(t, "</td><td>");
+    append_count(t, r->median_speed);
+    if (base) mx8i_append(t, "</td><td>%.2f\303\227", r->median_speed / base->median_speed);
+    mx8i_append(t, "</td><td>%.2f GiB</td><td>%.4f</td>", r->peak_memory / (1 << 30), r->final_loss);
+    if (base == r) mx8i_append(t, "<td>-</td>");
+    else if (base) mx8i_append(t, "<td>%+.3f %%</td>", (r->final_loss / base->final_loss - 1) * 100);
+    mx8i_append(t, "</tr>\n");
+}
+
 static void append_table(struct mx8_text *t, const struct mx8_report_run *runs, int32_t n) {
-    mx8i_append(t, "<div class=\"wide\"><table><thead><tr><th>Recipe</th><th>Steps</th><th>Median tokens/s</th><th>Speed</th>"
-                "<th>Peak memory</th><th>Final loss</th><th>Loss gap</th></tr></thead><tbody>\n");
-    for (int32_t i = 0; i < n; i++) {
-        const struct mx8_report_run *r = &runs[i];
-        mx8i_append(t, "<tr><td><i class=\"sw s%d\"></i>", i);
-        mx8i_append_escaped(t, r->name);
-        mx8i_append(t, "</td><td>");
-        append_count(t, (double)r->n);
-        mx8i_append(t, "</td><td>");
-        append_count(t, r->median_speed);
-        mx8i_append(t, "</td><td>%.2f\303\227</td><td>%.2f GiB</td><td>%.4f</td><td>", r->median_speed / runs[0].median_speed,
-                    r->peak_memory / (1 << 30), r->final_loss);
-        if (i == 0) mx8i_append(t, "-</td></tr>\n");
-        else mx8i_append(t, "%+.3f %%</td></tr>\n", (r->final_loss / runs[0].final_loss - 1) * 100);
+    mx8i_append(t, "<div class=\"wide\"><table><thead><tr><th>Recipe</th><th>Steps</th><th>Median tokens/s</th>%s"
+                "<th>Peak memory</th><th>Final loss</th>%s</tr></thead><tbody>\n", n > 1 ? "<th>Speed</th>" : "",
+                n > 1 ? "<th>Loss gap</th>" : "");
+    for (int32_t i = 0; i < n; i++) append_row(t, &runs[i], i, n > 1 ? &runs[0] : NULL);
+    mx8i_append(t, "</tbody></table></div>\n<p class=\"note\">");
+    if (n > 1) {
+        mx8i_append(t, "Speed and gap are relative to ");
+        mx8i_append_escaped(t, runs[0].name);
+        mx8i_append(t, ". ");
     }
-    mx8i_append(t, "</tbody></table></div>\n<p class=\"note\">Speed and gap are relative to ");
-    mx8i_append_escaped(t, runs[0].name);
-    mx8i_append(t, ". Tokens/s is the median over the steps but the first; the final loss is the mean of the last 5 %% of "
+    mx8i_append(t, "Tokens/s is the median over the steps but the first; the final loss is the mean of the last 5 %% of "
                 "the steps.</p>\n");
 }
 

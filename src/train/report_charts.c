@@ -74,7 +74,7 @@ static void release_curves(struct curves *c, int32_t n_runs) {
 
 static void draw_gap(struct mx8_text *t, struct mx8_plot *p, const struct curves *c, const struct mx8_report_run *runs,
                      int32_t n_runs) {
-    char css[16];
+    char css[24];
     double low = 0, high = 0;
     /* the first tenth, where the loss falls fast, must not flatten the rest */
     for (int32_t i = 1; i < n_runs; i++) mx8i_find_range(c->gap[i], c->n_gap[i], c->n_gap[i] / 10, &low, &high);
@@ -97,7 +97,7 @@ enum mx8_status mx8i_draw_loss(struct mx8_text *t, const struct mx8_report_run *
     struct curves c = {{0}, {0}, {0}, {0}};
     struct mx8_plot p = make_plot(LEFT, 12, 960 - LEFT - RIGHT, 300, get_last_step(runs, n_runs));
     double low = (double)NAN, high = (double)NAN;
-    char css[16];
+    char css[24];
     enum mx8_status status = make_curves(&c, runs, n_runs);
     if (status != MX8_OK) {
         release_curves(&c, n_runs);
@@ -130,7 +130,7 @@ enum mx8_status mx8i_draw_loss(struct mx8_text *t, const struct mx8_report_run *
 enum mx8_status mx8i_draw_speed(struct mx8_text *t, const struct mx8_report_run *runs, int32_t n_runs) {
     struct mx8_plot p = make_plot(LEFT, 12, 560 - LEFT - RIGHT, 200, get_last_step(runs, n_runs));
     double low = 0, high = 0;
-    char css[16];
+    char css[24];
     p.ax = mx8i_make_axis(1, p.ax.high, 5, 1);
     for (int32_t i = 0; i < n_runs; i++) mx8i_find_range(runs[i].speed, runs[i].n, runs[i].n > 1, &low, &high);
     p.ay = mx8i_make_axis(low, high, 4, 0);
@@ -165,7 +165,7 @@ void mx8i_draw_memory(struct mx8_text *t, const struct mx8_report_run *runs, int
 void mx8i_draw_saturation(struct mx8_text *t, const struct mx8_report_run *runs, int32_t n_runs) {
     struct mx8_plot p = make_plot(LEFT, 12, 960 - LEFT - RIGHT, 140, get_last_step(runs, n_runs));
     double low = 0, high = 0;
-    char css[16];
+    char css[24];
     for (int32_t i = 0; i < n_runs; i++) mx8i_find_range(runs[i].saturated, runs[i].n, 0, &low, &high);
     p.ay = mx8i_make_axis(low, high, 4, 0);
     open_svg(t, 960, 196, "saturated values by step");
