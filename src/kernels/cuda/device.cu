@@ -124,11 +124,11 @@ mx8_open_cuda(const struct mx8_cuda_host *host, int32_t ordinal, const struct mx
     *kernels = fast ? &sm90 : &generic;
     *backend = b;
     *close = close_backend;
-    snprintf(info->name, sizeof info->name, "%s", prop.name);
+    snprintf(info->name, sizeof info->name, "%.63s", prop.name);
     info->capability = b->capability;
     info->sm_count = b->sm_count;
     cudaMemGetInfo(&info->free_memory, &info->total_memory);
-    snprintf(info->reason, sizeof info->reason, "%s, compute capability %d.%d: %s", prop.name, prop.major, prop.minor,
+    snprintf(info->reason, sizeof info->reason, "%.60s, compute capability %d.%d: %s", prop.name, prop.major, prop.minor,
              fast ? "FP8 tensor-core path for scale groups of 256, exact path for others" : "exact path (no wgmma)");
     return MX8_OK;
 }

@@ -91,6 +91,7 @@ enum mx8_status cuda_gemm_sm90(const struct mx8_exec *x, const struct mx8_gemm_j
     if (!takes_operand(&j->a, 0) || !takes_operand(&j->b, j->mode == MX8_GEMM_M_GROUPS ? j->N : 0)) return MX8_UNSUPPORTED;
     if (j->G > MAX_GROUPS || j->M > limit || j->K > limit || j->N * (j->G > 0 ? j->G : 1) > limit) return MX8_UNSUPPORTED;
     if (!aligned16(j->c, j->c_ls * es) || (j->mode == MX8_GEMM_K_GROUPS && !aligned16(j->c, j->c_gs * es))) return MX8_UNSUPPORTED;
+    if (j->N * es % 16 != 0) return MX8_UNSUPPORTED; // TMA stores whole 16-byte pieces: it would write past the line
     if (j->M == 0 || j->N == 0 || j->K == 0) return MX8_UNSUPPORTED; // zeroing is the generic path's
     // A dense weight gradient is a K-grouped product of one group: the same instance serves both.
     const bool k_kind = j->mode == MX8_GEMM_K_GROUPS || (j->mode == MX8_GEMM_DENSE && j->c_dtype == MX8_F32);
