@@ -191,7 +191,7 @@ MX8_INLINE int64_t quantize_cols(const struct mx8_quant_job *j, const struct cel
     struct col_scales s;
     int64_t lines = blocks_of(c->rows);
     col_amax(c, dtype, s.amax);
-    merge_amax(s.amax, lines, c->cols, CELL_COLS, j->group / MX8_BLOCK, j->tile);
+    merge_amax(s.amax, lines, c->cols, CELL_COLS, j->group / MX8_BLOCK, j->col_tile);
     scale_bytes(s.amax, s.byte, lines * CELL_COLS, j->rule, f);
     for (int64_t b = 0; b < lines; b++)
         scatter(c->col_scales + b * j->col_scale_stride[1], j->col_scale_stride[2], s.byte + b * CELL_COLS, c->cols);
@@ -304,6 +304,10 @@ static int64_t col_length(const struct mx8_quant_job *j) {
 
 static int64_t group_end(const struct mx8_quant_job *j, int32_t g) { return j->n_groups > 0 ? j->offsets[g] : j->rows; }
 
+static int64_t padded_end_of(const struct mx8_quant_job *j, int64_t padded, int64_t rows) {
+    return padded + (rows + j->padding - 1) / j->padding * j->padding;
+}
+
 static int64_t count_cells(const struct mx8_quant_job *j) {
     int64_t start = 0, cells = 0;
     for (int32_t g = 0; g < larger(j->n_groups, 1); g++) {
@@ -318,49 +322,67 @@ static int64_t quantize_share(const struct mx8_quant_job *j, struct share *share
     for (int64_t b = 0; b < j->batch; b++) {
         int64_t start = 0, padded = 0;
         for (int32_t g = 0; g < larger(j->n_groups, 1); g++) {
-            int64_t end = group_end(j, g), padded_end = smaller(padded + blocks_of(end - start) * MX8_BLOCK, length);
-            struct span s = {b, start, end - start, padded, padded_end - padded};
+            int64_t end = group_end(j, g);
+            struct span s = {b, start, end - start, padded, length - padded};
             clipped += quantize_span(j, &s, share);
+            padded = padded_end_of(j, padded, end - start);
             start = end;
-            padded = padded_end;
         }
     }
     return clipped;
 }
 
-static void clear_bytes(uint8_t *bytes, int64_t rows, int64_t row_stride, int64_t cols, int64_t col_stride) {
-    for (int64_t r = 0; r < rows && row_stride != 1; r++)
-        for (int64_t c = 0; c < cols; c++) bytes[r * row_stride + c * col_stride] = 0;
-    for (int64_t c = 0; c < cols && row_stride == 1 && rows > 0; c++) memset(bytes + c * col_stride, 0, (size_t)rows);
+/* Zeros for a rectangle of bytes, most often with rows contiguous: the column orientation as it is stored. */
+static void clear_bytes(const struct mx8_exec *x, uint8_t *bytes, int64_t rows, int64_t row_stride, int64_t cols,
+    int64_t col_stride) {
+    if (rows <= 0 || cols <= 0) return;
+    int by_cols = row_stride == 1;
+    int64_t lines = by_cols ? cols : rows, line_stride = by_cols ? col_stride : row_stride;
+    int64_t n = by_cols ? rows : cols, step = by_cols ? row_stride : col_stride;
+#pragma omp parallel for num_threads(x->threads) schedule(static) if (lines * n > 65536)
+    for (int64_t l = 0; l < lines; l++) {
+        uint8_t *line = bytes + l * line_stride;
+        if (step == 1) memset(line, 0, (size_t)n);
+        for (int64_t i = 0; i < n && step != 1; i++) line[i * step] = 0;
+    }
 }
 
-/* What belongs to no group: rows of the source past the last one, and the column orientation's rows behind the last
- * padding. Writes the padded ends on the way. */
-static void clear_rest(const struct mx8_quant_job *j) {
+/* Rows [from, to) of the column orientation become zero; both are multiples of 32, or the end. */
+static void clear_cols(const struct mx8_exec *x, const struct mx8_quant_job *j, int64_t batch, int64_t from, int64_t to) {
+    const int64_t *cc = j->col_code_stride, *cs = j->col_scale_stride;
+    uint8_t *codes = j->col_codes + batch * cc[0], *scales = j->col_scales + batch * cs[0];
+    clear_bytes(x, codes + from * cc[1], to - from, cc[1], j->cols, cc[2]);
+    clear_bytes(x, scales + blocks_of(from) * cs[1], blocks_of(to) - blocks_of(from), cs[1], j->cols, cs[2]);
+}
+
+static void clear_rows(const struct mx8_exec *x, const struct mx8_quant_job *j, int64_t batch, int64_t from) {
+    const int64_t *rc = j->row_code_stride, *rs = j->row_scale_stride;
+    uint8_t *codes = j->row_codes + batch * rc[0], *scales = j->row_scales + batch * rs[0];
+    clear_bytes(x, codes + from * rc[1], j->rows - from, rc[1], j->cols, rc[2]);
+    clear_bytes(x, scales + from * rs[1], j->rows - from, rs[1], blocks_of(j->cols), rs[2]);
+}
+
+/* What no block covers: padding rows behind a group's last block, the column orientation behind the last group, and
+ * rows of the source past it. Writes the padded ends on the way. */
+static void clear_rest(const struct mx8_exec *x, const struct mx8_quant_job *j, int64_t batch) {
     int64_t start = 0, padded = 0, length = col_length(j);
     for (int32_t g = 0; g < larger(j->n_groups, 1); g++) {
-        padded += blocks_of(group_end(j, g) - start) * MX8_BLOCK;
-        start = group_end(j, g);
+        int64_t filled = padded + blocks_of(group_end(j, g) - start) * MX8_BLOCK;
+        padded = padded_end_of(j, padded, group_end(j, g) - start);
+        if (j->col_codes) clear_cols(x, j, batch, smaller(filled, length), smaller(padded, length));
         if (j->padded_ends && j->n_groups > 0) j->padded_ends[g] = (int32_t)padded;
+        start = group_end(j, g);
     }
-    const int64_t *rc = j->row_code_stride, *rs = j->row_scale_stride, *cc = j->col_code_stride, *cs = j->col_scale_stride;
-    for (int64_t b = 0; b < j->batch; b++) {
-        if (j->row_codes) {
-            clear_bytes(j->row_codes + b * rc[0] + start * rc[1], j->rows - start, rc[1], j->cols, rc[2]);
-            clear_bytes(j->row_scales + b * rs[0] + start * rs[1], j->rows - start, rs[1], blocks_of(j->cols), rs[2]);
-        }
-        if (j->col_codes) {
-            int64_t first = padded / MX8_BLOCK;
-            clear_bytes(j->col_codes + b * cc[0] + padded * cc[1], length - padded, cc[1], j->cols, cc[2]);
-            clear_bytes(j->col_scales + b * cs[0] + first * cs[1], blocks_of(length) - first, cs[1], j->cols, cs[2]);
-        }
-    }
+    if (j->col_codes) clear_cols(x, j, batch, smaller(padded, length), length);
+    if (j->row_codes) clear_rows(x, j, batch, start);
 }
 
 static enum mx8_status quantize(const struct mx8_exec *x, const struct mx8_quant_job *job) {
     struct mx8_quant_job j = *job;
     j.group = (int32_t)larger(j.group, MX8_BLOCK);
     j.tile = (int32_t)larger(j.tile, 1);
+    j.col_tile = j.col_tile > 0 ? j.col_tile : j.tile;
+    j.padding = (int32_t)larger(j.padding, MX8_BLOCK);
     int64_t cells = count_cells(&j), clipped = 0;
 #pragma omp parallel num_threads(x->threads) reduction(+ : clipped) if (cells > 2)
     {
@@ -372,7 +394,7 @@ static enum mx8_status quantize(const struct mx8_exec *x, const struct mx8_quant
         };
         clipped += quantize_share(&j, &share);
     }
-    clear_rest(&j);
+    for (int64_t b = 0; b < j.batch; b++) clear_rest(x, &j, b);
     if (j.saturated) *j.saturated += clipped;
     return MX8_OK;
 }
