@@ -11,8 +11,8 @@ static const struct shape shapes[] = {
 };
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
-/* Everything of one case: rows of q, k, v lie in one buffer with a gap behind them, as the fused projection leaves them;
- * o, dout and the gradients have gaps of their own. */
+/* Everything of one case: rows of q, k, v lie in one buffer with a gap behind them, as the fused projection leaves
+ * them; o, dout and the gradients have gaps of their own. */
 struct fixture {
     struct shape s;
     int64_t T, ls, o_ls;
@@ -55,9 +55,9 @@ static struct mx8_attention_job job_of(const struct fixture *f) {
     size_t e = mx8_get_dtype_size(f->dtype), k_at = (size_t)(s->H * s->d) * e, v_at = k_at + (size_t)(s->KV * s->d) * e;
     return (struct mx8_attention_job){.T = f->T, .S = s->S, .H = s->H, .KV = s->KV, .d = s->d, .dtype = f->dtype,
         .scale = f->scale, .chunk = s->chunk, .doc = f->doc, .q = f->qkv, .k = (char *)f->qkv + k_at,
-        .v = (char *)f->qkv + v_at, .q_ls = f->ls, .k_ls = f->ls, .v_ls = f->ls, .o_ls = f->o_ls, .o = f->o, .lse = f->lse,
-        .dout = f->dout, .dq = f->dqkv, .dk = (char *)f->dqkv + k_at, .dv = (char *)f->dqkv + v_at, .do_ls = f->o_ls,
-        .dq_ls = f->ls, .dk_ls = f->ls, .dv_ls = f->ls};
+        .v = (char *)f->qkv + v_at, .q_ls = f->ls, .k_ls = f->ls, .v_ls = f->ls, .o_ls = f->o_ls, .o = f->o,
+        .lse = f->lse, .dout = f->dout, .dq = f->dqkv, .dk = (char *)f->dqkv + k_at, .dv = (char *)f->dqkv + v_at,
+        .do_ls = f->o_ls, .dq_ls = f->ls, .dk_ls = f->ls, .dv_ls = f->ls};
 }
 
 static int visible(const struct fixture *f, int64_t start, int64_t i, int64_t j) {
@@ -84,7 +84,8 @@ static double reference_row(const struct fixture *f, const double *x, int64_t st
     for (int64_t j = 0; j <= i; j++) {
         p[j] = -INFINITY;
         if (!visible(f, start, i, j)) continue;
-        p[j] = (double)f->scale * dot_at(x + (start + i) * f->ls + q_col(s, h), x + (start + j) * f->ls + k_col(s, h), s->d);
+        const double *k = x + (start + j) * f->ls + k_col(s, h);
+        p[j] = (double)f->scale * dot_at(x + (start + i) * f->ls + q_col(s, h), k, s->d);
         if (p[j] > max) max = p[j];
     }
     for (int64_t j = 0; j <= i; j++) sum += exp(p[j] - max);
@@ -110,7 +111,8 @@ static void reference_forward(const struct fixture *f, const double *x, double *
 }
 
 /* dx over the layout of qkv. `o` is what forward stored, because that is what the kernel's row term reads. */
-static void reference_backward(const struct fixture *f, const double *x, const double *o, const double *dout, double *dx) {
+static void reference_backward(const struct fixture *f, const double *x, const double *o, const double *dout,
+    double *dx) {
     const struct shape *s = &f->s;
     double *p = make_reference(s->S);
     for (int64_t t = 0; t < f->T; t++) {
@@ -237,8 +239,8 @@ static void sharp_softmax(const struct mx8_kernels *k) {
         q[i * D] = 90.0f + (float)i; /* the key of the query itself is the longest so far */
         for (int c = 0; c < D; c++) v[i * D + c] = (float)(i + c);
     }
-    struct mx8_attention_job job = {.T = S, .S = S, .H = 1, .KV = 1, .d = D, .dtype = MX8_F32, .scale = 1, .q = q, .k = q,
-        .v = v, .q_ls = D, .k_ls = D, .v_ls = D, .o_ls = D, .o = o, .lse = lse};
+    struct mx8_attention_job job = {.T = S, .S = S, .H = 1, .KV = 1, .d = D, .dtype = MX8_F32, .scale = 1, .q = q,
+        .k = q, .v = v, .q_ls = D, .k_ls = D, .v_ls = D, .o_ls = D, .o = o, .lse = lse};
     struct replay r;
     begin_replay(&r, k, (struct span[]){{o, S * D * 4}}, 1);
     while (next_replay(&r)) {

@@ -8,7 +8,8 @@ static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
 static void check_swiglu(const struct mx8_kernels *k, int64_t M, int64_t F, int32_t dtype) {
     int64_t ls = 2 * F + 3, n = M * ls; /* gate and up side by side, as a fused product leaves them */
     size_t e = mx8_get_dtype_size(dtype), bytes = (size_t)n * e;
-    void *gate_up = make_normal(dtype, n, 1, 2.0), *dh = make_normal(dtype, M * F, 2, 1.0), *h = make_zeros(dtype, M * F);
+    void *gate_up = make_normal(dtype, n, 1, 2.0), *dh = make_normal(dtype, M * F, 2, 1.0);
+    void *h = make_zeros(dtype, M * F);
     if (n > 0) set_value(gate_up, dtype, 0, -120); /* e^120 overflows: silu must be a zero, not NaN */
     double *want = make_reference(M * F), *want_d = make_reference(n);
     for (int64_t i = 0; i < n; i++) want_d[i] = value_at(gate_up, dtype, i);
@@ -42,8 +43,10 @@ static void swiglu(const struct mx8_kernels *k) {
 
 /* ---- embedding ---- */
 
-static void check_embedding(const struct mx8_kernels *k, int64_t T, int64_t V, int64_t D, int32_t dtype, int32_t w_dtype) {
-    void *w = make_normal(w_dtype, V * D, 1, 1.0), *y = make_normal(dtype, T * D, 2, 1.0), *dy = make_normal(dtype, T * D, 3, 1.0);
+static void check_embedding(const struct mx8_kernels *k, int64_t T, int64_t V, int64_t D, int32_t dtype,
+    int32_t w_dtype) {
+    void *w = make_normal(w_dtype, V * D, 1, 1.0), *y = make_normal(dtype, T * D, 2, 1.0);
+    void *dy = make_normal(dtype, T * D, 3, 1.0);
     float *dw = make_normal(MX8_F32, V * D, 4, 1.0), *want_dw = make_zeros(MX8_F32, V * D);
     int32_t *tokens = make_zeros(MX8_I32, T);
     double *want = make_reference(T * D);

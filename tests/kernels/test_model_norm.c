@@ -30,7 +30,8 @@ static void check_norm(const struct mx8_kernels *k, const struct norm_case *c, i
     int64_t n = c->T * c->D;
     size_t e = mx8_get_dtype_size(dtype);
     void *x = make_normal(dtype, n, 1, 2.0), *add = c->add ? make_normal(dtype, n, 2, 1.0) : NULL;
-    void *w = make_normal(w_dtype, c->D, 3, 1.0), *sum = c->sum ? make_zeros(dtype, n) : NULL, *y = make_zeros(dtype, n);
+    void *w = make_normal(w_dtype, c->D, 3, 1.0), *sum = c->sum ? make_zeros(dtype, n) : NULL;
+    void *y = make_zeros(dtype, n);
     float *rstd = make_zeros(MX8_F32, c->T);
     double *s = norm_inputs(x, add, dtype, n), *want = make_reference(n), *want_rstd = make_reference(c->T);
     for (int64_t t = 0; t < c->T; t++) {
@@ -60,8 +61,8 @@ static void rmsnorm_forward(const struct mx8_kernels *k) {
 }
 
 /* dx and dw in double, without the residual. */
-static void reference_norm_backward(const double *x, const double *dy, const double *w, int64_t T, int64_t D, double eps,
-    double *dx, double *dw) {
+static void reference_norm_backward(const double *x, const double *dy, const double *w, int64_t T, int64_t D,
+    double eps, double *dx, double *dw) {
     for (int64_t t = 0; t < T; t++, x += D, dy += D, dx += D) {
         double rstd = reference_rstd(x, D, eps), dot = 0;
         for (int64_t i = 0; i < D; i++) dot += dy[i] * w[i] * x[i];
@@ -79,7 +80,8 @@ static double *widened(const void *data, int32_t dtype, int64_t n) {
 }
 
 /* residual: 0 none, 1 of its own, 2 already in dx. */
-static void check_norm_backward(const struct mx8_kernels *k, int64_t T, int64_t D, int32_t dtype, int residual, int accumulate) {
+static void check_norm_backward(const struct mx8_kernels *k, int64_t T, int64_t D, int32_t dtype, int residual,
+    int accumulate) {
     int64_t n = T * D;
     void *x = make_normal(dtype, n, 1, 2.0), *dy = make_normal(dtype, n, 2, 1.0), *w = make_normal(MX8_F32, D, 3, 1.0);
     void *dres = make_normal(dtype, n, 4, 1.0), *dx = make_normal(dtype, n, 5, 1.0);
@@ -104,7 +106,9 @@ static void check_norm_backward(const struct mx8_kernels *k, int64_t T, int64_t 
 static void rmsnorm_backward(const struct mx8_kernels *k) {
     static const int64_t sizes[][2] = {{1, 1}, {1, 65}, {33, 65}, {300, 128}, {513, 40}, {0, 16}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        for (int a = 0; a < 12; a++) check_norm_backward(k, sizes[i][0], sizes[i][1], both_dtypes[a % 2], a / 2 % 3, a / 6);
+        for (int a = 0; a < 12; a++) {
+            check_norm_backward(k, sizes[i][0], sizes[i][1], both_dtypes[a % 2], a / 2 % 3, a / 6);
+        }
     }
 }
 
@@ -160,8 +164,8 @@ static void check_rope(const struct mx8_kernels *k, int64_t T, int64_t H, int64_
                 want[at] = x0 * c - x1 * s;
                 want[at + 1] = x0 * s + x1 * c;
             }
-            struct mx8_rope_job job = {.T = T, .H = H, .d = d, .S = S, .dtype = dtype, .inverse = inverse, .x = x, .y = to,
-                .x_ls = ls, .y_ls = ls, .table = table};
+            struct mx8_rope_job job = {.T = T, .H = H, .d = d, .S = S, .dtype = dtype, .inverse = inverse, .x = x,
+                .y = to, .x_ls = ls, .y_ls = ls, .table = table};
             struct replay r;
             begin_replay(&r, k, (struct span[]){{to, bytes}}, 1);
             while (next_replay(&r)) assert_ok(k->rope(&r.exec, &job));
@@ -175,7 +179,8 @@ static void check_rope(const struct mx8_kernels *k, int64_t T, int64_t H, int64_
 }
 
 static void rope(const struct mx8_kernels *k) {
-    static const int64_t sizes[][4] = {{1, 1, 2, 1}, {33, 3, 6, 11}, {64, 4, 64, 32}, {20, 2, 128, 20}, {80, 16, 18, 40}};
+    static const int64_t sizes[][4] = {
+        {1, 1, 2, 1}, {33, 3, 6, 11}, {64, 4, 64, 32}, {20, 2, 128, 20}, {80, 16, 18, 40}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         for (int a = 0; a < 2; a++) check_rope(k, sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3], both_dtypes[a]);
     }

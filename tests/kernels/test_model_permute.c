@@ -44,7 +44,8 @@ static struct fixture open_fixture(const struct permute_case *c, int32_t dtype) 
 }
 
 static void close_fixture(struct fixture *f) {
-    void *owned[] = {f->order, f->positions, f->weights, f->dweights, f->tokens, f->rows, f->base, f->out_tokens, f->out_rows};
+    void *owned[] = {f->order, f->positions, f->weights, f->dweights, f->tokens, f->rows, f->base,
+        f->out_tokens, f->out_rows};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
 }
 
@@ -83,7 +84,8 @@ static void check_dweights(const struct fixture *f) {
             continue;
         }
         for (int64_t i = 0; i < f->D; i++) {
-            want[s] += value_at(f->rows, f->dtype, f->positions[s] * f->D + i) * value_at(f->tokens, f->dtype, s / f->k * f->D + i);
+            double token = value_at(f->tokens, f->dtype, s / f->k * f->D + i);
+            want[s] += value_at(f->rows, f->dtype, f->positions[s] * f->D + i) * token;
         }
     }
     check_values("dweights", f->dweights, MX8_F32, want, f->slots, 1e-6, 1e-5);
@@ -99,7 +101,8 @@ static double *base_values(const struct fixture *f, const void *base) {
 /* alias: the base is the output itself. */
 static void check_case(const struct mx8_kernels *k, const struct permute_case *c, int32_t dtype, int alias) {
     struct fixture f = open_fixture(c, dtype);
-    size_t e = mx8_get_dtype_size(dtype), token_bytes = (size_t)(f.T * f.D) * e, row_bytes = (size_t)(f.slots * f.D) * e;
+    size_t e = mx8_get_dtype_size(dtype), token_bytes = (size_t)(f.T * f.D) * e;
+    size_t row_bytes = (size_t)(f.slots * f.D) * e;
     const void *base = alias && f.base ? f.out_tokens : f.base;
     double *base_value = base_values(&f, base);
     struct mx8_permute_job permute = {.T = f.T, .D = f.D, .k = f.k, .dtype = dtype, .x = f.tokens, .order = f.order,

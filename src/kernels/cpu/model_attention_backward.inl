@@ -10,8 +10,8 @@ static void row_terms(const struct mx8_exec *x, const struct mx8_attention_job *
 #pragma omp parallel for schedule(static) num_threads(team) if (team > 1)
     for (int64_t t = 0; t < j->T; t++) {
         for (int64_t h = 0; h < j->H; h++) {
-            const void *o = row_of(row_of(j->o, t, j->o_ls, j->dtype), h, j->d, j->dtype);
-            const void *g = row_of(row_of(j->dout, t, j->do_ls, j->dtype), h, j->d, j->dtype);
+            const void *o = head_of(j->o, t, j->o_ls, h, j->d, j->dtype);
+            const void *g = head_of(j->dout, t, j->do_ls, h, j->d, j->dtype);
             BY_DTYPE(j->dtype, delta[t * j->H + h] = dot_rows(o, g, j->d, dtype));
         }
     }
@@ -19,8 +19,8 @@ static void row_terms(const struct mx8_exec *x, const struct mx8_attention_job *
 
 /* Scores (x[0]) become probabilities and products dp (x[1]) become ds. lse and delta belong to the outer columns, or,
  * when by_column is 0, to the inner rows, `step` apart. */
-MX8_INLINE void score_gradients(struct attention_space *w, int64_t rows, struct attention_columns cols, const float *lse,
-    const float *delta, int64_t step, int by_column) {
+MX8_INLINE void score_gradients(struct attention_space *w, int64_t rows, struct attention_columns cols,
+    const float *lse, const float *delta, int64_t step, int by_column) {
     for (int64_t k = 0; k < rows; k++) {
         float *x = w->x[0] + k * OUTER, *dx = w->x[1] + k * OUTER;
         vf row_lse = vf_set(by_column ? 0.0f : lse[k * step]), row_delta = vf_set(by_column ? 0.0f : delta[k * step]);
@@ -45,7 +45,8 @@ MX8_INLINE void score_products(struct attention_space *w, int64_t rows, struct a
 }
 
 /* sum[which] += x[which]^T inner[from]. */
-MX8_INLINE void add_products(struct attention_space *w, int which, int from, int64_t rows, struct attention_columns cols) {
+MX8_INLINE void add_products(
+    struct attention_space *w, int which, int from, int64_t rows, struct attention_columns cols) {
     tile_product(w->sum[which] + cols.lo * w->ld, w->ld, w->x[which] + cols.lo, 1, OUTER, w->inner[from], w->ld,
         cols.hi - cols.lo, w->width, rows, 1);
 }
@@ -58,8 +59,8 @@ MX8_INLINE void attend_keys(const struct mx8_attention_job *j, struct attention_
     struct attention_range keys = range_at(doc, key, attention_least(OUTER, j->S - key));
     int64_t end = j->S; /* no query from here on sees a key of the tile */
     if (j->chunk > 0) end = attention_least(end, ((key + keys.n - 1) / j->chunk + 1) * j->chunk);
-    load_outer(w->outer[0], row_of(row_of(j->k, start + key, j->k_ls, dtype), kv, d, dtype), j->k_ls, keys.n, d, 1.0f, dtype);
-    load_outer(w->outer[1], row_of(row_of(j->v, start + key, j->v_ls, dtype), kv, d, dtype), j->v_ls, keys.n, d, 1.0f, dtype);
+    load_outer(w->outer[0], head_of(j->k, start + key, j->k_ls, kv, d, dtype), j->k_ls, keys.n, d, 1.0f, dtype);
+    load_outer(w->outer[1], head_of(j->v, start + key, j->v_ls, kv, d, dtype), j->v_ls, keys.n, d, 1.0f, dtype);
     number_chunks(w, j->chunk, key);
     for (int i = 0; i < 2; i++) memset(w->sum[i], 0, (size_t)(OUTER * w->ld) * sizeof(float));
     for (int64_t h = kv * group; h < (kv + 1) * group; h++) {
@@ -68,10 +69,10 @@ MX8_INLINE void attend_keys(const struct mx8_attention_job *j, struct attention_
             struct attention_range queries = range_at(doc, query, attention_least(INNER, j->S - query));
             struct attention_columns cols = visible_columns(j, &queries, &keys, 0);
             if (cols.lo >= cols.hi) continue;
-            load_inner(w->inner[0], w->ld, row_of(row_of(j->q, t, j->q_ls, dtype), h, d, dtype), j->q_ls, queries.n, d,
-                j->scale, dtype);
-            load_inner(w->inner[1], w->ld, row_of(row_of(j->dout, t, j->do_ls, dtype), h, d, dtype), j->do_ls, queries.n,
-                d, 1.0f, dtype);
+            load_inner(w->inner[0], w->ld, head_of(j->q, t, j->q_ls, h, d, dtype), j->q_ls, queries.n, d, j->scale,
+                dtype);
+            load_inner(w->inner[1], w->ld, head_of(j->dout, t, j->do_ls, h, d, dtype), j->do_ls, queries.n, d, 1.0f,
+                dtype);
             score_products(w, queries.n, cols, d);
             if (cols.partly) hide_scores(j, w, doc, &keys, &queries, cols, 0);
             score_gradients(w, queries.n, cols, j->lse + t * j->H + h, delta + t * j->H + h, j->H, 0);
@@ -90,11 +91,11 @@ MX8_INLINE void attend_queries(const struct mx8_attention_job *j, struct attenti
     int64_t sequence, int64_t h, int64_t query, int32_t dtype) {
     int64_t start = sequence * j->S, kv = h / (j->H / j->KV), d = j->d, t = start + query;
     const int32_t *doc = j->doc ? j->doc + start : NULL;
-    const void *k_head = row_of(row_of(j->k, start, j->k_ls, dtype), kv, d, dtype);
-    const void *v_head = row_of(row_of(j->v, start, j->v_ls, dtype), kv, d, dtype);
+    const void *k_head = head_of(j->k, start, j->k_ls, kv, d, dtype);
+    const void *v_head = head_of(j->v, start, j->v_ls, kv, d, dtype);
     struct attention_range queries = range_at(doc, query, attention_least(OUTER, j->S - query));
-    load_outer(w->outer[0], row_of(row_of(j->q, t, j->q_ls, dtype), h, d, dtype), j->q_ls, queries.n, d, j->scale, dtype);
-    load_outer(w->outer[1], row_of(row_of(j->dout, t, j->do_ls, dtype), h, d, dtype), j->do_ls, queries.n, d, 1.0f, dtype);
+    load_outer(w->outer[0], head_of(j->q, t, j->q_ls, h, d, dtype), j->q_ls, queries.n, d, j->scale, dtype);
+    load_outer(w->outer[1], head_of(j->dout, t, j->do_ls, h, d, dtype), j->do_ls, queries.n, d, 1.0f, dtype);
     number_chunks(w, j->chunk, query);
     memset(w->sum[1], 0, (size_t)(OUTER * w->ld) * sizeof(float));
     for (int64_t r = 0; r < OUTER; r++) {

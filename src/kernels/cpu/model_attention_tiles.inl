@@ -4,10 +4,10 @@
  * d x OUTER; inner tiles of up to INNER rows pass by it, row-major, inner x d. Two products do all the work:
  *     x   (inner x OUTER)  = inner tile (inner x d) * outer tile (d x OUTER)        scores and their gradients
  *     sum (OUTER x d)     += x^T (OUTER x inner) * inner tile (inner x d)           what the outer rows receive
- * In both the left operand is broadcast and the right one is read as vectors, so a tile is never transposed in the inner
- * loop, and the softmax runs down columns: no horizontal sums. Forward: outer queries, inner keys and values. Backward:
- * outer keys, inner queries and output gradients for dk and dv; then outer queries, inner keys and values for dq.
- * Memory is O(tile) a thread; tiles that the mask hides whole are skipped. */
+ * In both the left operand is broadcast and the right one is read as vectors, so a tile is never transposed in the
+ * inner loop, and the softmax runs down columns: no horizontal sums. Forward: outer queries, inner keys and values.
+ * Backward: outer keys, inner queries and output gradients for dk and dv; then outer queries, inner keys and values for
+ * dq. Memory is O(tile) a thread; tiles that the mask hides whole are skipped. */
 #include "kernels/cpu/model_common.inl"
 
 /* Rows of the register block: two vectors wide, so 12, 24 and 6 accumulators. */
@@ -44,7 +44,8 @@ MX8_INLINE void block_product(float *c, int64_t c_ls, const float *a, int64_t a_
 }
 
 /* The same for a whole tile. Rows round up to BLOCK_ROWS and columns to the vector: buffers have the room, and what
- * lands there is never read. The depth is exact. One copy serves every caller: inlined, it would be most of the code. */
+ * lands there is never read. The depth is exact. One copy serves every caller: inlined,
+ * it would be most of the code. */
 static __attribute__((noinline)) void tile_product(float *c, int64_t c_ls, const float *a, int64_t a_rs, int64_t a_ks,
     const float *b, int64_t b_ls, int64_t rows, int64_t cols, int64_t depth, int accumulate) {
     for (int64_t n = 0; n < cols; n += 2 * MX8_VF) {
@@ -69,7 +70,7 @@ struct attention_space {
     float *row[3];   /* OUTER: maximum, denominator and rescaling; or log-sum-exp and row term */
     int32_t *chunk;  /* OUTER: chunk number of each outer position */
     int64_t width;   /* d rounded up to the vector */
-    int64_t ld;      /* width + 16: an odd number of cache lines for the usual d, so that columns spread over all sets */
+    int64_t ld;      /* width + 16: an odd number of cache lines for the usual d, so that columns use all sets */
 };
 
 MX8_INLINE int64_t attention_width(int64_t d) { return (d + MX8_VF - 1) / MX8_VF * MX8_VF; }
@@ -94,9 +95,14 @@ static struct attention_space attention_space_at(float *p, int64_t d) {
     return w;
 }
 
+/* Head h of token t, in rows of stride ls. */
+MX8_INLINE const void *head_of(const void *rows, int64_t t, int64_t ls, int64_t h, int64_t d, int32_t dtype) {
+    return row_of(row_of(rows, t, ls, dtype), h, d, dtype);
+}
+
 /* Rows of one head as f32 times factor, row-major; columns up to the vector are zero. */
-MX8_INLINE void load_inner(float *to, int64_t ld, const void *rows, int64_t ls, int64_t n, int64_t d, float factor,
-    int32_t dtype) {
+MX8_INLINE void load_inner(
+    float *to, int64_t ld, const void *rows, int64_t ls, int64_t n, int64_t d, float factor, int32_t dtype) {
     for (int64_t r = 0; r < n; r++) {
         const void *from = row_of(rows, r, ls, dtype);
         for (int64_t i = 0; i < d; i += MX8_VF) {
@@ -114,8 +120,8 @@ MX8_INLINE void load_outer(float *to, const void *rows, int64_t ls, int64_t n, i
     for (int64_t i = 0; n < OUTER && i < d; i++) memset(to + i * OUTER + n, 0, (size_t)(OUTER - n) * sizeof *to);
 }
 
-MX8_INLINE void store_sum(void *rows, int64_t ls, const float *sum, int64_t ld, int64_t n, int64_t d, const float *factors,
-    float factor, int32_t dtype) {
+MX8_INLINE void store_sum(void *rows, int64_t ls, const float *sum, int64_t ld, int64_t n, int64_t d,
+    const float *factors, float factor, int32_t dtype) {
     for (int64_t r = 0; r < n; r++) {
         void *to = row_at(rows, r, ls, dtype);
         vf by = vf_set(factors ? factors[r] : factor);
@@ -126,7 +132,10 @@ MX8_INLINE void store_sum(void *rows, int64_t ls, const float *sum, int64_t ld, 
 /* ---- masks ---- */
 
 /* Positions [first, first + n) of a sequence, and the range of their document numbers. */
-struct attention_range { int64_t first, n; int32_t doc_min, doc_max; };
+struct attention_range {
+    int64_t first, n;
+    int32_t doc_min, doc_max;
+};
 
 /* doc: of the sequence, or NULL. */
 static struct attention_range range_at(const int32_t *doc, int64_t first, int64_t n) {
@@ -140,11 +149,15 @@ static struct attention_range range_at(const int32_t *doc, int64_t first, int64_
     return r;
 }
 
-/* The range of outer columns that an inner tile can touch at all, lo in steps of INNER; empty when the pair is hidden. */
-struct attention_columns { int64_t lo, hi; int partly; /* some pair inside is hidden */ };
+/* The range of outer columns that an inner tile can touch at all, lo in steps of INNER, hi too or the tile's end; empty
+ * when the pair is hidden. */
+struct attention_columns {
+    int64_t lo, hi;
+    int partly; /* some pair inside is hidden */
+};
 
-MX8_INLINE struct attention_columns visible_columns(const struct mx8_attention_job *j, const struct attention_range *queries,
-    const struct attention_range *keys, int outer_is_queries) {
+MX8_INLINE struct attention_columns visible_columns(const struct mx8_attention_job *j,
+    const struct attention_range *queries, const struct attention_range *keys, int outer_is_queries) {
     struct attention_columns c = {.hi = outer_is_queries ? queries->n : keys->n};
     int64_t last_query = queries->first + queries->n - 1, last_key = keys->first + keys->n - 1;
     if (keys->first > last_query || keys->doc_min > queries->doc_max || keys->doc_max < queries->doc_min) c.hi = 0;

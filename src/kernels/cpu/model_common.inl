@@ -1,6 +1,6 @@
-/* What the model kernels share. Bodies take the dtype as a constant (BY_DTYPE), so that loads and stores cost nothing to
- * choose; they are called from inside the parallel loop, because the compiler moves that loop's body into a function of
- * its own before it would propagate a constant into it. */
+/* What the model kernels share. Bodies take the dtype as a constant (BY_DTYPE), so that loads and stores cost nothing
+ * to choose; they are called from inside the parallel loop, because the compiler moves that loop's body into a function
+ * of its own before it would propagate a constant into it. */
 #ifndef MX8_KERNELS_CPU_MODEL_COMMON_INL
 #define MX8_KERNELS_CPU_MODEL_COMMON_INL
 
@@ -84,10 +84,8 @@ MX8_INLINE void sum_columns(float *out, int accumulate, const void *a, const voi
                 int64_t c = c0 + v * MX8_VF;
                 if (c >= cols) break;
                 vf x = get_vf(row_of(a, r, ls, dtype), c, cols, dtype);
-                if (b)
-                    part[v] = vf_fma(x, vf_mul(get_vf(row_of(b, r, ls, dtype), c, cols, dtype), vf_set(factor[r])), part[v]);
-                else
-                    part[v] = vf_add(part[v], x);
+                if (b) x = vf_mul(x, vf_mul(get_vf(row_of(b, r, ls, dtype), c, cols, dtype), vf_set(factor[r])));
+                part[v] = vf_add(part[v], x);
             }
         }
         for (int v = 0; v < 4; v++) total[v] = vf_add(total[v], part[v]);

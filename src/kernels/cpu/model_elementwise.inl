@@ -1,4 +1,4 @@
-/* Elementwise kernels: add, cast and scale. Two reads and a write, one of each, or one in place: memory is the limit. */
+/* Elementwise kernels: add, cast and scale. Two reads and a write, or one of each: memory is the limit. */
 #include "kernels/cpu/model_common.inl"
 
 MX8_INLINE void add_piece(void *y, const void *a, const void *b, int64_t first, int64_t n, int32_t dtype) {
@@ -40,7 +40,8 @@ static enum mx8_status scale(const struct mx8_exec *x, float *y, const float *fa
 #pragma omp parallel for schedule(static) num_threads(team) if (team > 1)
     for (int64_t first = 0; first < n; first += MODEL_PIECE) {
         int64_t end = first + MODEL_PIECE < n ? first + MODEL_PIECE : n;
-        for (int64_t i = first; i < end; i += MX8_VF) put_vf(y, i, end, MX8_F32, vf_mul(get_vf(y, i, end, MX8_F32), by));
+        for (int64_t i = first; i < end; i += MX8_VF)
+            put_vf(y, i, end, MX8_F32, vf_mul(get_vf(y, i, end, MX8_F32), by));
     }
     return MX8_OK;
 }

@@ -6,7 +6,8 @@
 MX8_INLINE void adamw_piece(const struct mx8_adamw_job *j, float grad_scale, int64_t first, int32_t dtype) {
     int64_t end = first + MODEL_PIECE < j->n ? first + MODEL_PIECE : j->n;
     vf decay = vf_set(1.0f - j->lr * j->weight_decay), step = vf_set(j->lr / j->bias1), root2 = vf_set(sqrtf(j->bias2));
-    vf beta1 = vf_set(j->beta1), rest1 = vf_set(1.0f - j->beta1), beta2 = vf_set(j->beta2), rest2 = vf_set(1.0f - j->beta2);
+    vf beta1 = vf_set(j->beta1), rest1 = vf_set(1.0f - j->beta1);
+    vf beta2 = vf_set(j->beta2), rest2 = vf_set(1.0f - j->beta2);
     for (int64_t i = first; i < end; i += MX8_VF) {
         vf g = vf_mul(get_vf(j->grad, i, end, MX8_F32), vf_set(grad_scale));
         vf m = vf_add(vf_mul(beta1, get_vf(j->m, i, end, MX8_F32)), vf_mul(rest1, g));

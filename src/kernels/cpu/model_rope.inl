@@ -22,8 +22,8 @@ static enum mx8_status rope(const struct mx8_exec *x, const struct mx8_rope_job 
         const void *from = row_of(j->x, t, j->x_ls, j->dtype);
         void *to = row_at(j->y, t, j->y_ls, j->dtype);
         for (int64_t h = 0; h < j->H; h++) {
-            BY_DTYPE(j->dtype, rotate_head(row_at(to, h, j->d, dtype), row_of(from, h, j->d, dtype), table, j->d,
-                                   j->inverse, dtype));
+            BY_DTYPE(j->dtype,
+                rotate_head(row_at(to, h, j->d, dtype), row_of(from, h, j->d, dtype), table, j->d, j->inverse, dtype));
         }
     }
     return MX8_OK;
