@@ -75,9 +75,9 @@ struct mx8_op_call {
 
 /* Schemas are written as PyTorch's: "linear(Tensor x, Tensor w, Tensor? bias) -> Tensor y". The inputs of a backward
  * are the output gradients, then what forward read or saved; its outputs are the input gradients. One that the schema
- * writes `Tensor?` is optional: absent, it is not computed. infer reads shapes, strides and dtypes of call->in and call->options, never data;
- * it fills call->out (data left NULL), n_out and workspace_size (bytes wanted), or returns the error that the call
- * itself would give. infer and infer_backward allocate nothing and need no context. */
+ * writes `Tensor?` is optional: absent, it is not computed. infer reads shapes, strides and dtypes of call->in and
+ * call->options, never data; it fills call->out (data left NULL), n_out and workspace_size (bytes wanted), or returns
+ * the error that the call itself would give. infer and infer_backward allocate nothing and need no context. */
 struct mx8_op {
     const char *name;
     const char *schema;
