@@ -54,11 +54,12 @@ static struct mx8_attention_job start_job(const struct mx8_op_options *o, const 
     return j;
 }
 
-static enum mx8_status check_heads(const struct mx8_op_options *o, const struct mx8_attention_job *j, int64_t q_cols,
-    int64_t kv_cols) {
+static enum mx8_status check_heads(
+    const struct mx8_op_options *o, const struct mx8_attention_job *j, int64_t q_cols, int64_t kv_cols) {
     if (o->n_heads < 1 || o->n_kv_heads < 0 || j->H % j->KV != 0)
-        return MX8_FAIL(MX8_INVALID_ARGUMENT, "attention: n_heads is %d and n_kv_heads %d, expected a multiple of the latter",
-            (int)o->n_heads, (int)o->n_kv_heads);
+        return MX8_FAIL(MX8_INVALID_ARGUMENT,
+            "attention: n_heads is %d and n_kv_heads %d, expected a multiple of the latter", (int)o->n_heads,
+            (int)o->n_kv_heads);
     if (q_cols != j->H * j->d || j->d == 0)
         return MX8_FAIL(MX8_INVALID_ARGUMENT, "attention: q has %lld columns, expected a multiple of n_heads (%d)",
             (long long)q_cols, (int)o->n_heads);
@@ -68,13 +69,14 @@ static enum mx8_status check_heads(const struct mx8_op_options *o, const struct 
     return MX8_OK;
 }
 
-static enum mx8_status check_masks(const struct mx8_op_options *o, const struct mx8_attention_job *j,
-    const struct mx8_tensor *doc) {
+static enum mx8_status check_masks(
+    const struct mx8_op_options *o, const struct mx8_attention_job *j, const struct mx8_tensor *doc) {
     MX8_TRY(mx8i_check_choice("attention", "mask", o->mask, MX8_MASK_DOCUMENT + 1));
     if ((o->mask == MX8_MASK_DOCUMENT) != mx8i_is_present(doc))
-        return MX8_FAIL(MX8_INVALID_ARGUMENT, "attention: doc is %s, but mask is %s", mx8i_is_present(doc) ? "given" : "missing",
-            o->mask == MX8_MASK_DOCUMENT ? "document" : "causal");
-    if (o->chunk < 0) return MX8_FAIL(MX8_INVALID_ARGUMENT, "attention: chunk is %d, expected 0 or more", (int)o->chunk);
+        return MX8_FAIL(MX8_INVALID_ARGUMENT, "attention: doc is %s, but mask is %s",
+            mx8i_is_present(doc) ? "given" : "missing", o->mask == MX8_MASK_DOCUMENT ? "document" : "causal");
+    if (o->chunk < 0)
+        return MX8_FAIL(MX8_INVALID_ARGUMENT, "attention: chunk is %d, expected 0 or more", (int)o->chunk);
     if (o->seq_len < 0 || (j->S > 0 && j->T % j->S != 0))
         return MX8_FAIL(MX8_INVALID_ARGUMENT, "attention: q has %lld rows, expected a multiple of seq_len (%lld)",
             (long long)j->T, (long long)o->seq_len);
@@ -107,8 +109,8 @@ static enum mx8_status infer_backward(struct mx8_op_call *call) {
 }
 
 /* infer counted on the threads of the machine; a context with more of them uses as many as the workspace serves. */
-static struct mx8_exec fit_threads(const struct mx8_context *ctx, const struct mx8_attention_job *j, int32_t backward,
-    size_t workspace_size) {
+static struct mx8_exec fit_threads(
+    const struct mx8_context *ctx, const struct mx8_attention_job *j, int32_t backward, size_t workspace_size) {
     struct mx8_exec exec = ctx->exec;
     while (exec.threads > 1 && exec.k->attention_workspace(j, backward, exec.threads) > workspace_size) exec.threads--;
     return exec;
@@ -151,14 +153,19 @@ const struct mx8_op_row mx8i_attention_row = {
         {
             .name = "attention",
             .schema = "attention(Tensor q, Tensor k, Tensor v, Tensor? doc) -> (Tensor o, Tensor lse)",
-            .backward_schema = "attention_backward(Tensor do, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor? doc) -> "
-                               "(Tensor dq, Tensor dk, Tensor dv)",
+            .backward_schema =
+                "attention_backward(Tensor do, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor? doc) -> "
+                "(Tensor dq, Tensor dk, Tensor dv)",
             .description =
-                "Causal attention over T / options.seq_len sequences (0: one): q (T, H*d) with H = options.n_heads, k and v "
-                "(T, KV*d) with KV = options.n_kv_heads (0: n_heads); query head h uses key head h / (H/KV). Scores are "
+                "Causal attention over T / options.seq_len sequences (0: one): q (T, H*d) with H = options.n_heads, k "
+                "and v "
+                "(T, KV*d) with KV = options.n_kv_heads (0: n_heads); query head h uses key head h / (H/KV). Scores "
+                "are "
                 "multiplied by options.attn_scale (0: 1 / sqrt(d)). A query sees keys at and before its position; with "
-                "options.mask document only those with its own number in doc (T); with options.chunk > 0 only those of its "
-                "own chunk of that length. lse (T,H) f32 is the natural logarithm of each softmax's sum, saved for backward. "
+                "options.mask document only those with its own number in doc (T); with options.chunk > 0 only those of "
+                "its "
+                "own chunk of that length. lse (T,H) f32 is the natural logarithm of each softmax's sum, saved for "
+                "backward. "
                 "Row strides are free, so q, k and v may be parts of one tensor.",
             .infer = infer,
             .infer_backward = infer_backward,

@@ -95,7 +95,8 @@ static int is_packed(const struct mx8_tensor *t) {
 static enum mx8_status check_strides(const char *op, const struct mx8_port *p, const struct mx8_tensor *t) {
     if (mx8_count_elements(t) == 0) return MX8_OK;
     if ((p->takes & MX8I_PACKED) && !is_packed(t))
-        return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: %s has gaps or another order, expected row-major strides", op, p->name);
+        return MX8_FAIL(
+            MX8_INVALID_ARGUMENT, "%s: %s has gaps or another order, expected row-major strides", op, p->name);
     if ((p->takes & MX8I_ROWS) && !is_adjacent(t))
         return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: %s has stride %lld in its last dimension, expected 1", op, p->name,
             (long long)t->stride[t->ndim - 1]);
@@ -106,8 +107,8 @@ static enum mx8_status check_dtype(struct mx8_dims *d, const struct mx8_port *p,
     char wanted[TEXT];
     if (t->dtype < 0 || t->dtype > MX8_F64 || !(p->takes & MX8I_DTYPE(t->dtype))) {
         name_dtypes(wanted, p->takes);
-        return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: %s is %s, expected %s", d->op, p->name, mx8_get_dtype_name(t->dtype),
-            wanted);
+        return MX8_FAIL(
+            MX8_INVALID_ARGUMENT, "%s: %s is %s, expected %s", d->op, p->name, mx8_get_dtype_name(t->dtype), wanted);
     }
     if ((p->takes & MX8I_SAME) && d->dtype >= 0 && t->dtype != d->dtype)
         return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: %s is %s, expected %s as the first input", d->op, p->name,
@@ -116,8 +117,8 @@ static enum mx8_status check_dtype(struct mx8_dims *d, const struct mx8_port *p,
     return MX8_OK;
 }
 
-static enum mx8_status fail_size(const struct mx8_dims *d, const struct mx8_port *p, const struct mx8_tensor *t,
-    int32_t axis) {
+static enum mx8_status fail_size(
+    const struct mx8_dims *d, const struct mx8_port *p, const struct mx8_tensor *t, int32_t axis) {
     char c = p->shape[axis], noun[TEXT], source[TEXT];
     name_axis(noun, axis, t->ndim);
     if (c >= '0' && c <= '9')
@@ -134,8 +135,8 @@ static enum mx8_status bind_shape(struct mx8_dims *d, const struct mx8_port *p, 
     char shape[TEXT];
     name_shape(shape, t);
     if (t->ndim != ndim)
-        return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: %s has %d dimensions (%s), expected %d", d->op, p->name, (int)t->ndim,
-            shape, (int)ndim);
+        return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: %s has %d dimensions (%s), expected %d", d->op, p->name,
+            (int)t->ndim, shape, (int)ndim);
     for (int32_t i = 0; i < ndim; i++) {
         char c = p->shape[i];
         if (c >= 'A' && c <= 'Z' && d->size[c - 'A'] < 0) {
@@ -159,8 +160,8 @@ enum mx8_status mx8i_bind_inputs(struct mx8_dims *d, const char *op, const struc
         mx8i_start_dims(d, op);
         for (int32_t i = pass->n_in; i < MX8_MAX_INPUTS; i++)
             if (mx8i_is_present(&call->in[i]))
-                return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: input %d is given, expected at most %d inputs", op, (int)i + 1,
-                    (int)pass->n_in);
+                return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: input %d is given, expected at most %d inputs", op,
+                    (int)i + 1, (int)pass->n_in);
     }
     for (int32_t i = from; i < to; i++) {
         const struct mx8_port *p = &pass->in[i];
@@ -197,8 +198,8 @@ enum mx8_status mx8i_check_blocks(const struct mx8_dims *d, char letter, const c
     if (d->size[i] % MX8_BLOCK == 0) return MX8_OK;
     char source[TEXT];
     name_source(source, d, i);
-    return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: %c is %lld (%s), expected a multiple of 32, which the blocks of %s need", d->op,
-        letter, (long long)d->size[i], source, purpose);
+    return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: %c is %lld (%s), expected a multiple of 32, which the blocks of %s need",
+        d->op, letter, (long long)d->size[i], source, purpose);
 }
 
 void mx8i_clear_outputs(struct mx8_op_call *call, const struct mx8_pass *pass, size_t workspace) {
@@ -207,8 +208,8 @@ void mx8i_clear_outputs(struct mx8_op_call *call, const struct mx8_pass *pass, s
     call->workspace_size = workspace;
 }
 
-void mx8i_put_output(struct mx8_op_call *call, const struct mx8_pass *pass, int32_t index, const struct mx8_dims *d,
-    int32_t dtype) {
+void mx8i_put_output(
+    struct mx8_op_call *call, const struct mx8_pass *pass, int32_t index, const struct mx8_dims *d, int32_t dtype) {
     const char *letters = pass->out[index].shape;
     int64_t shape[MX8_MAX_DIMS] = {0};
     int32_t ndim = 0;
@@ -235,12 +236,12 @@ static int is_dtype_fit(const struct mx8_port *p, int32_t given, int32_t inferre
     return given == MX8_U8 && mx8_get_dtype_size(inferred) == 1;
 }
 
-static enum mx8_status check_output(const char *op, const struct mx8_port *p, const struct mx8_tensor *given,
-    const struct mx8_tensor *inferred) {
+static enum mx8_status check_output(
+    const char *op, const struct mx8_port *p, const struct mx8_tensor *given, const struct mx8_tensor *inferred) {
     char has[TEXT], wanted[TEXT];
     if (!mx8i_is_present(inferred))
-        return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: output %s is asked for, but the inputs that it needs are absent", op,
-            p->name);
+        return MX8_FAIL(
+            MX8_INVALID_ARGUMENT, "%s: output %s is asked for, but the inputs that it needs are absent", op, p->name);
     MX8_TRY(check_extent(op, p->name, given));
     name_shape(has, given);
     name_shape(wanted, inferred);
@@ -259,8 +260,8 @@ static enum mx8_status check_output(const char *op, const struct mx8_port *p, co
     return check_pointer(op, p->name, given);
 }
 
-enum mx8_status mx8i_check_outputs(const char *op, const struct mx8_op_call *call, const struct mx8_op_call *inferred,
-    const struct mx8_pass *pass) {
+enum mx8_status mx8i_check_outputs(
+    const char *op, const struct mx8_op_call *call, const struct mx8_op_call *inferred, const struct mx8_pass *pass) {
     for (int32_t i = 0; i < MX8_MAX_OUTPUTS; i++) {
         int present = mx8i_is_present(&call->out[i]);
         if (i >= pass->n_out) {

@@ -1,6 +1,6 @@
-/* Checking calls against tables. A port describes one input or output of an operator: its name, its shape in letters and
- * the dtypes it takes. Binding a call's tensors to the ports in order gives each letter its size from the first tensor
- * that has it, and every later tensor must agree: "linear: w has 96 columns, expected 100 (columns of x)". */
+/* Checking calls against tables. A port describes one input or output of an operator: its name, its shape in letters
+ * and the dtypes it takes. Binding a call's tensors to the ports in order gives each letter its size from the first
+ * tensor that has it, and every later tensor must agree: "linear: w has 96 columns, expected 100 (columns of x)". */
 #ifndef MX8_OPS_CHECK_H
 #define MX8_OPS_CHECK_H
 
@@ -39,7 +39,8 @@ struct mx8_pass {
     const struct mx8_port *in, *out;
     int32_t n_in, n_out;
 };
-#define MX8I_PASS(in, out) {(in), (out), (int32_t)(sizeof(in) / sizeof(in)[0]), (int32_t)(sizeof(out) / sizeof(out)[0])}
+#define MX8I_PASS(in, out)                                                                                             \
+    { (in), (out), (int32_t)(sizeof(in) / sizeof(in)[0]), (int32_t)(sizeof(out) / sizeof(out)[0]) }
 
 /* A row of the operator table with the ports of both passes; `backward` is zero where there is none. */
 struct mx8_op_row {
@@ -50,16 +51,24 @@ struct mx8_op_row {
 /* Sizes that letters stand for, and where each came from. */
 struct mx8_dims {
     const char *op;
-    int64_t size[26];        /* -1: not bound */
-    const char *source[26];  /* tensor, or a note when ndim is 0 */
+    int64_t size[26];       /* -1: not bound */
+    const char *source[26]; /* tensor, or a note when ndim is 0 */
     int32_t axis[26], ndim[26];
-    int32_t dtype;           /* of the first input, -1 before it is bound */
+    int32_t dtype; /* of the first input, -1 before it is bound */
 };
 
-static inline int mx8i_is_present(const struct mx8_tensor *t) { return t->data != NULL || t->ndim != 0; }
-static inline int64_t mx8i_get_dim(const struct mx8_dims *d, char letter) { return d->size[letter - 'A']; }
-static inline int64_t mx8i_count_blocks(int64_t n) { return n / MX8_BLOCK + (n % MX8_BLOCK != 0); }
-static inline int64_t mx8i_round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+static inline int mx8i_is_present(const struct mx8_tensor *t) {
+    return t->data != NULL || t->ndim != 0;
+}
+static inline int64_t mx8i_get_dim(const struct mx8_dims *d, char letter) {
+    return d->size[letter - 'A'];
+}
+static inline int64_t mx8i_count_blocks(int64_t n) {
+    return n / MX8_BLOCK + (n % MX8_BLOCK != 0);
+}
+static inline int64_t mx8i_round_up(int64_t n, int64_t unit) {
+    return (n + unit - 1) / unit * unit;
+}
 
 void mx8i_start_dims(struct mx8_dims *d, const char *op);
 /* Inputs [from, to) of the call; from 0 also starts `d` and refuses inputs that the pass does not have. */
@@ -72,13 +81,13 @@ enum mx8_status mx8i_check_blocks(const struct mx8_dims *d, char letter, const c
 
 /* Starts call's outputs as all absent; then each put fills one, row-major, shaped by its port. */
 void mx8i_clear_outputs(struct mx8_op_call *call, const struct mx8_pass *pass, size_t workspace);
-void mx8i_put_output(struct mx8_op_call *call, const struct mx8_pass *pass, int32_t index, const struct mx8_dims *d,
-    int32_t dtype);
+void mx8i_put_output(
+    struct mx8_op_call *call, const struct mx8_pass *pass, int32_t index, const struct mx8_dims *d, int32_t dtype);
 
 /* The caller's inputs have data and its outputs are what `inferred` says. */
 enum mx8_status mx8i_check_data(const char *op, const struct mx8_op_call *call, const struct mx8_pass *pass);
-enum mx8_status mx8i_check_outputs(const char *op, const struct mx8_op_call *call, const struct mx8_op_call *inferred,
-    const struct mx8_pass *pass);
+enum mx8_status mx8i_check_outputs(
+    const char *op, const struct mx8_op_call *call, const struct mx8_op_call *inferred, const struct mx8_pass *pass);
 
 /* Dtype of an output from options.out_dtype, else `otherwise`; INVALID_ARGUMENT unless it is f32 or bf16. */
 enum mx8_status mx8i_choose_dtype(const char *op, const struct mx8_op_options *o, int32_t otherwise, int32_t *out);

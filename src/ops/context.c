@@ -36,8 +36,8 @@ static enum mx8_status read_options(const struct mx8_context_options *options, s
     size_t size = options->size ? options->size : sizeof *out;
     if (size > sizeof *out)
         return MX8_FAIL(MX8_INVALID_ARGUMENT,
-            "mx8_create_context: options.size is %zu, expected at most %zu; was the caller built for a newer version?", size,
-            sizeof *out);
+            "mx8_create_context: options.size is %zu, expected at most %zu; was the caller built for a newer version?",
+            size, sizeof *out);
     memcpy(out, options, size);
     if (out->threads < 0 || out->threads > MAX_THREADS)
         return MX8_FAIL(MX8_INVALID_ARGUMENT, "mx8_create_context: threads is %d, expected 0 to %d", (int)out->threads,
@@ -46,8 +46,8 @@ static enum mx8_status read_options(const struct mx8_context_options *options, s
         return MX8_FAIL(MX8_INVALID_ARGUMENT, "mx8_create_context: %s is given without %s",
             out->allocate ? "allocate" : "release", out->allocate ? "release" : "allocate");
     if (out->device != 0 && out->device != 1)
-        return MX8_FAIL(MX8_INVALID_ARGUMENT, "mx8_create_context: device is %d, expected 0 (CPU) or 1 (CUDA)",
-            (int)out->device);
+        return MX8_FAIL(
+            MX8_INVALID_ARGUMENT, "mx8_create_context: device is %d, expected 0 (CPU) or 1 (CUDA)", (int)out->device);
     return MX8_OK;
 }
 

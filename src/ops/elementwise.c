@@ -88,7 +88,8 @@ const struct mx8_op_row mx8i_embedding_row = {
             .schema = "embedding(Tensor tokens, Tensor w) -> Tensor y",
             .backward_schema = "embedding_backward(Tensor dy, Tensor tokens) -> Tensor dw",
             .description =
-                "y (T,D)[t] = w[tokens[t]] of w (V,D), in the dtype of w or options.out_dtype. A token outside [0,V) reads as zeros "
+                "y (T,D)[t] = w[tokens[t]] of w (V,D), in the dtype of w or options.out_dtype. A token outside [0,V) "
+                "reads as zeros "
                 "and has no gradient. dw (V,D) f32 sums rows of dy in rising order of t, or adds to what it holds with "
                 "options.accumulate; infer_backward takes V from the shape that the caller gave dw.",
             .infer = infer_embedding,
@@ -172,9 +173,9 @@ const struct mx8_op_row mx8i_swiglu_row = {
             .name = "swiglu",
             .schema = "swiglu(Tensor gate, Tensor up) -> Tensor h",
             .backward_schema = "swiglu_backward(Tensor dh, Tensor gate, Tensor up) -> (Tensor dgate, Tensor dup)",
-            .description =
-                "h (M,F) = silu(gate) * up with silu(x) = x / (1 + e^-x). Row strides are free, so gate and up may be halves of one "
-                "tensor; dgate and dup may overwrite gate and up.",
+            .description = "h (M,F) = silu(gate) * up with silu(x) = x / (1 + e^-x). Row strides are free, so gate and "
+                           "up may be halves of one "
+                           "tensor; dgate and dup may overwrite gate and up.",
             .infer = infer_swiglu,
             .infer_backward = infer_swiglu_backward,
             .forward = run_swiglu,
@@ -200,7 +201,8 @@ static enum mx8_status infer_add(struct mx8_op_call *call) {
     int same = a->ndim == b->ndim;
     for (int32_t i = 0; same && i < a->ndim; i++) same = a->shape[i] == b->shape[i];
     if (!same)
-        return MX8_FAIL(MX8_INVALID_ARGUMENT, "add: b has %lld elements in %d dimensions, expected the shape of a (%lld in %d)",
+        return MX8_FAIL(MX8_INVALID_ARGUMENT,
+            "add: b has %lld elements in %d dimensions, expected the shape of a (%lld in %d)",
             (long long)mx8_count_elements(b), (int)b->ndim, (long long)mx8_count_elements(a), (int)a->ndim);
     struct mx8_tensor y = mx8_make_tensor(NULL, a->dtype, a->ndim, a->shape);
     mx8i_clear_outputs(call, &add_pass, 0);
@@ -218,8 +220,9 @@ const struct mx8_op_row mx8i_add_row = {
         {
             .name = "add",
             .schema = "add(Tensor a, Tensor b) -> Tensor y",
-            .description = "y = a + b, element by element, for tensors of one shape and dtype without gaps. y may be a or b. Both "
-                           "gradients are dy itself, so there is no backward pass.",
+            .description =
+                "y = a + b, element by element, for tensors of one shape and dtype without gaps. y may be a or b. Both "
+                "gradients are dy itself, so there is no backward pass.",
             .infer = infer_add,
             .forward = run_add,
         },

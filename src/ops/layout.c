@@ -67,8 +67,8 @@ static enum mx8_status check_layout(const char *op, const struct mx8_op_call *ca
             is_grouped(call) ? "missing" : "given", (int)call->options.layout,
             is_grouped(call) ? "has groups" : "has no groups");
     if (!is_grouped(call) || (offsets->shape[0] >= 1 && offsets->shape[0] <= INT32_MAX / TILE_ROWS)) return MX8_OK;
-    return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: offsets has %lld elements, expected at least 1", op,
-        (long long)offsets->shape[0]);
+    return MX8_FAIL(
+        MX8_INVALID_ARGUMENT, "%s: offsets has %lld elements, expected at least 1", op, (long long)offsets->shape[0]);
 }
 
 static struct mx8_tensor shape_blocked(const struct mx8_op_call *call, const struct mx8_tensor *plain) {
@@ -76,10 +76,14 @@ static struct mx8_tensor shape_blocked(const struct mx8_op_call *call, const str
     int64_t R = plain->shape[batch], C = plain->shape[batch + 1], G = call->in[1].shape[0];
     int64_t rows = mx8i_round_up(R, TILE_ROWS), cols = mx8i_round_up(C, TILE_COLS);
     switch (call->options.layout) {
-    case MX8_LAYOUT_M_GROUPS: return mx8_make_tensor(NULL, MX8_F8_E8M0, 2, (int64_t[]){R + TILE_ROWS * G, cols});
-    case MX8_LAYOUT_K_GROUPS: return mx8_make_tensor(NULL, MX8_F8_E8M0, 2, (int64_t[]){rows, C + TILE_COLS * G});
-    case MX8_LAYOUT_PER_EXPERT: return mx8_make_tensor(NULL, MX8_F8_E8M0, 2, (int64_t[]){plain->shape[0], rows * cols});
-    default: return mx8_make_tensor(NULL, MX8_F8_E8M0, 1, (int64_t[]){rows * cols});
+    case MX8_LAYOUT_M_GROUPS:
+        return mx8_make_tensor(NULL, MX8_F8_E8M0, 2, (int64_t[]){R + TILE_ROWS * G, cols});
+    case MX8_LAYOUT_K_GROUPS:
+        return mx8_make_tensor(NULL, MX8_F8_E8M0, 2, (int64_t[]){rows, C + TILE_COLS * G});
+    case MX8_LAYOUT_PER_EXPERT:
+        return mx8_make_tensor(NULL, MX8_F8_E8M0, 2, (int64_t[]){plain->shape[0], rows * cols});
+    default:
+        return mx8_make_tensor(NULL, MX8_F8_E8M0, 1, (int64_t[]){rows * cols});
     }
 }
 
@@ -100,7 +104,8 @@ static enum mx8_status infer_unblock(struct mx8_op_call *call) {
     MX8_TRY(check_layout("unblock_scales", call, like));
     struct mx8_tensor expected = shape_blocked(call, like);
     if (mx8_count_elements(blocked) != mx8_count_elements(&expected))
-        return MX8_FAIL(MX8_INVALID_ARGUMENT, "unblock_scales: blocked has %lld bytes, expected %lld for these plain scales",
+        return MX8_FAIL(MX8_INVALID_ARGUMENT,
+            "unblock_scales: blocked has %lld bytes, expected %lld for these plain scales",
             (long long)mx8_count_elements(blocked), (long long)mx8_count_elements(&expected));
     struct mx8_tensor plain = mx8_make_tensor(NULL, MX8_F8_E8M0, like->ndim, like->shape);
     mx8i_clear_outputs(call, &unblock_pass, 0);
@@ -108,8 +113,8 @@ static enum mx8_status infer_unblock(struct mx8_op_call *call) {
     return MX8_OK;
 }
 
-static struct mx8_layout_job make_layout_job(const struct mx8_op_call *call, const struct mx8_tensor *plain,
-    const struct mx8_tensor *blocked) {
+static struct mx8_layout_job make_layout_job(
+    const struct mx8_op_call *call, const struct mx8_tensor *plain, const struct mx8_tensor *blocked) {
     int32_t batch = plain->ndim == 3;
     return (struct mx8_layout_job){
         .plain = plain->data,
@@ -147,8 +152,8 @@ static enum mx8_status bind_padding(struct mx8_dims *d, const struct mx8_op_call
     if (A < 1) return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: alignment is %d, expected 0 or more", d->op, (int)A);
     if (G < 1 || G > INT32_MAX / A || M > INT32_MAX - (G + 1) * A)
         return MX8_FAIL(MX8_INVALID_ARGUMENT,
-            "%s: %lld rows in %lld groups aligned to %lld, expected at least one group and less than 2^31 padded rows", d->op,
-            (long long)M, (long long)G, (long long)A);
+            "%s: %lld rows in %lld groups aligned to %lld, expected at least one group and less than 2^31 padded rows",
+            d->op, (long long)M, (long long)G, (long long)A);
     return mx8i_set_dim(d, 'P', mx8i_padded_rows(M, (int32_t)G, A), "M + G * alignment, rounded up to it");
 }
 
@@ -172,7 +177,9 @@ static enum mx8_status infer_unpadding(struct mx8_op_call *call, const char *op,
     return MX8_OK;
 }
 
-static enum mx8_status infer_unpad(struct mx8_op_call *call) { return infer_unpadding(call, "group_unpad", &unpad_pass); }
+static enum mx8_status infer_unpad(struct mx8_op_call *call) {
+    return infer_unpadding(call, "group_unpad", &unpad_pass);
+}
 static enum mx8_status infer_pad_backward(struct mx8_op_call *call) {
     return infer_unpadding(call, "group_pad", &pad_backward_pass);
 }
@@ -215,9 +222,12 @@ const struct mx8_op_row mx8i_block_scales_row = {
             .name = "block_scales",
             .schema = "block_scales(Tensor scales, Tensor? offsets) -> (Tensor blocked, Tensor? starts)",
             .description =
-                "Plain scales to the 128x4 blocked layout that Blackwell's tensor cores and cuBLAS read. options.layout picks: plain, "
-                "scales (R,C) to (roundup(R,128) * roundup(C,4)) bytes; m_groups, row groups with cumulative ends offsets (G), to "
-                "(R + 128 G, roundup(C,4)); k_groups, column groups, to (roundup(R,128), C + 4 G); per_expert, (E,R,C) to "
+                "Plain scales to the 128x4 blocked layout that Blackwell's tensor cores and cuBLAS read. "
+                "options.layout picks: plain, "
+                "scales (R,C) to (roundup(R,128) * roundup(C,4)) bytes; m_groups, row groups with cumulative ends "
+                "offsets (G), to "
+                "(R + 128 G, roundup(C,4)); k_groups, column groups, to (roundup(R,128), C + 4 G); per_expert, (E,R,C) "
+                "to "
                 "(E, roundup(R,128) * roundup(C,4)). Group variants write an upper bound, so nothing is read back, and "
                 "starts (G+1) i64 receives the first row or column of each group. Unused bytes are zero.",
             .infer = infer_block,
@@ -231,9 +241,9 @@ const struct mx8_op_row mx8i_unblock_scales_row = {
         {
             .name = "unblock_scales",
             .schema = "unblock_scales(Tensor blocked, Tensor? offsets, Tensor like) -> Tensor scales",
-            .description =
-                "The reverse of block_scales, with the same options; like gives the shape of the plain scales and is not read. "
-                "Scales past the last group are zero.",
+            .description = "The reverse of block_scales, with the same options; like gives the shape of the plain "
+                           "scales and is not read. "
+                           "Scales past the last group are zero.",
             .infer = infer_unblock,
             .forward = run_unblock,
         },
@@ -245,12 +255,15 @@ const struct mx8_op_row mx8i_group_pad_row = {
         {
             .name = "group_pad",
             .schema = "group_pad(Tensor x, Tensor offsets) -> (Tensor padded, Tensor starts, Tensor ends)",
-            .backward_schema = "group_pad_backward(Tensor dpadded, Tensor starts, Tensor offsets, Tensor like) -> Tensor dx",
-            .description =
-                "x (M,K) in groups with cumulative ends offsets (G) to padded (roundup(M + G*A, A), K): each group is copied to a "
-                "start that is a multiple of A = options.alignment (0: 32), every other row is zero. starts and ends (G) say "
-                "where the padded groups lie; empty groups take no rows. Rows at and past offsets[G-1] are not copied. The "
-                "backward pass is group_unpad.",
+            .backward_schema =
+                "group_pad_backward(Tensor dpadded, Tensor starts, Tensor offsets, Tensor like) -> Tensor dx",
+            .description = "x (M,K) in groups with cumulative ends offsets (G) to padded (roundup(M + G*A, A), K): "
+                           "each group is copied to a "
+                           "start that is a multiple of A = options.alignment (0: 32), every other row is zero. starts "
+                           "and ends (G) say "
+                           "where the padded groups lie; empty groups take no rows. Rows at and past offsets[G-1] are "
+                           "not copied. The "
+                           "backward pass is group_unpad.",
             .infer = infer_pad,
             .infer_backward = infer_pad_backward,
             .forward = run_pad,
@@ -265,9 +278,9 @@ const struct mx8_op_row mx8i_group_unpad_row = {
         {
             .name = "group_unpad",
             .schema = "group_unpad(Tensor padded, Tensor starts, Tensor offsets, Tensor like) -> Tensor x",
-            .description =
-                "The reverse of group_pad: rows of padded back to x (M,K), whose shape like gives; rows of x at and past "
-                "offsets[G-1] become zero. options.alignment is what group_pad was told.",
+            .description = "The reverse of group_pad: rows of padded back to x (M,K), whose shape like gives; rows of "
+                           "x at and past "
+                           "offsets[G-1] become zero. options.alignment is what group_pad was told.",
             .infer = infer_unpad,
             .forward = run_unpad,
         },

@@ -43,14 +43,16 @@ struct head {
     int64_t T, V, D, chunk;
     float scale;
     int backward;
-    struct mx8_code_pair wq, wq_t;                        /* given, or the tensors below */
-    struct mx8_tensor codes, scales, codes_t, scales_t;   /* made in the workspace */
+    struct mx8_code_pair wq, wq_t;                      /* given, or the tensors below */
+    struct mx8_tensor codes, scales, codes_t, scales_t; /* made in the workspace */
     int make_wq, make_wq_t;
     float *losses;
-    char *logits, *workspace;                             /* of one chunk, and of its products */
+    char *logits, *workspace; /* of one chunk, and of its products */
 };
 
-static int is_quantized(const struct mx8_op_call *call) { return call->options.precision == MX8_PRECISION_MXFP8; }
+static int is_quantized(const struct mx8_op_call *call) {
+    return call->options.precision == MX8_PRECISION_MXFP8;
+}
 
 static int64_t find_chunk(const struct mx8_op_options *o, const struct head *s) {
     int64_t rows = o->chunk_rows, unit = 1;
@@ -111,7 +113,8 @@ static size_t plan(struct head *s, void *workspace) {
 
 static enum mx8_status read_call(const struct mx8_op_call *call, int backward, struct head *s) {
     const struct mx8_pass *pass = backward ? &backward_pass : &forward_pass;
-    *s = (struct head){.call = call, .h = &call->in[0], .w = &call->in[1], .targets = &call->in[2], .backward = backward};
+    *s = (struct head){
+        .call = call, .h = &call->in[0], .w = &call->in[1], .targets = &call->in[2], .backward = backward};
     s->dh = backward ? &call->out[1] : &absent;
     s->dw = backward ? &call->out[2] : &absent;
     s->wq = s->wq_t = (struct mx8_code_pair){&absent, &absent};
@@ -133,7 +136,8 @@ static enum mx8_status check_operands(const struct mx8_op_call *call, int backwa
     if (o->chunk_rows < 0)
         return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: chunk_rows is %d, expected 0 or more", op_name, (int)o->chunk_rows);
     if (!has_w && !(quantized && mx8i_is_present(&call->in[3])))
-        return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: w is missing%s", op_name, quantized ? " and so are its codes wq" : "");
+        return MX8_FAIL(
+            MX8_INVALID_ARGUMENT, "%s: w is missing%s", op_name, quantized ? " and so are its codes wq" : "");
     if (!has_w && backward && !mx8i_is_present(&call->in[5]))
         return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: w is missing and so are its codes wq_t", op_name);
     if (!quantized) return MX8_OK;
@@ -156,8 +160,12 @@ static enum mx8_status infer_pass(struct mx8_op_call *call, int backward) {
     return MX8_OK;
 }
 
-static enum mx8_status infer(struct mx8_op_call *call) { return infer_pass(call, 0); }
-static enum mx8_status infer_backward(struct mx8_op_call *call) { return infer_pass(call, 1); }
+static enum mx8_status infer(struct mx8_op_call *call) {
+    return infer_pass(call, 0);
+}
+static enum mx8_status infer_backward(struct mx8_op_call *call) {
+    return infer_pass(call, 1);
+}
 
 /* ---- passes ---- */
 
@@ -236,23 +244,33 @@ static enum mx8_status run_pass(struct mx8_context *ctx, const struct mx8_op_cal
     return x->k->sum(x, loss, s.losses, s.T);
 }
 
-static enum mx8_status forward(struct mx8_context *ctx, const struct mx8_op_call *call) { return run_pass(ctx, call, 0); }
-static enum mx8_status backward(struct mx8_context *ctx, const struct mx8_op_call *call) { return run_pass(ctx, call, 1); }
+static enum mx8_status forward(struct mx8_context *ctx, const struct mx8_op_call *call) {
+    return run_pass(ctx, call, 0);
+}
+static enum mx8_status backward(struct mx8_context *ctx, const struct mx8_op_call *call) {
+    return run_pass(ctx, call, 1);
+}
 
 const struct mx8_op_row mx8i_lm_head_loss_row = {
     .op =
         {
             .name = "lm_head_loss",
             .schema = "lm_head_loss(Tensor h, Tensor? w, Tensor targets, Tensor? wq, Tensor? ws) -> Tensor loss",
-            .backward_schema = "lm_head_loss_backward(Tensor h, Tensor? w, Tensor targets, Tensor? wq, Tensor? ws, Tensor? wq_t, "
-                               "Tensor? ws_t) -> (Tensor loss, Tensor dh, Tensor? dw)",
+            .backward_schema =
+                "lm_head_loss_backward(Tensor h, Tensor? w, Tensor targets, Tensor? wq, Tensor? ws, Tensor? wq_t, "
+                "Tensor? ws_t) -> (Tensor loss, Tensor dh, Tensor? dw)",
             .description =
-                "loss (1) f64 = options.loss_scale (0: 1 / T) times the sum over rows of -log softmax(h w^T)[target], for h (T,D), "
-                "w (V,D) and targets (T); rows whose target is negative count nothing. The backward pass computes the same "
+                "loss (1) f64 = options.loss_scale (0: 1 / T) times the sum over rows of -log softmax(h w^T)[target], "
+                "for h (T,D), "
+                "w (V,D) and targets (T); rows whose target is negative count nothing. The backward pass computes the "
+                "same "
                 "loss and its gradients dh (T,D) and dw (V,D) f32 (options.accumulate adds to dw). Logits exist "
-                "options.chunk_rows rows at a time (0: 512 to 1024) in the dtype of h; the loss does not depend on that. Precision "
-                "mxfp8 and its options are as for linear, with D a multiple of 32, and V for the backward pass; wq, ws, wq_t, "
-                "ws_t are the weight's codes and scales along D and, transposed, along V, made once a call where absent.",
+                "options.chunk_rows rows at a time (0: 512 to 1024) in the dtype of h; the loss does not depend on "
+                "that. Precision "
+                "mxfp8 and its options are as for linear, with D a multiple of 32, and V for the backward pass; wq, "
+                "ws, wq_t, "
+                "ws_t are the weight's codes and scales along D and, transposed, along V, made once a call where "
+                "absent.",
             .infer = infer,
             .infer_backward = infer_backward,
             .forward = forward,

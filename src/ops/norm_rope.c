@@ -95,11 +95,13 @@ const struct mx8_op_row mx8i_rmsnorm_row = {
             .schema = "rmsnorm(Tensor x, Tensor w, Tensor? add) -> (Tensor y, Tensor rstd, Tensor? sum)",
             .backward_schema =
                 "rmsnorm_backward(Tensor dy, Tensor x, Tensor w, Tensor rstd, Tensor? dres) -> (Tensor dx, Tensor? dw)",
-            .description =
-                "y = s * rstd * w with s = x + add (add may be absent), rstd = 1 / sqrt(mean(s^2) + options.eps) over each row of "
-                "(T,D); eps 0 means 1e-5. sum receives s, rounded to the dtype of x, and is what the norm is taken of. In "
-                "backward x is that sum, and dx includes dres, the gradient that reaches it by the residual path (which dx "
-                "may overwrite). dw (D) f32; options.accumulate adds to it. All row-major without gaps.",
+            .description = "y = s * rstd * w with s = x + add (add may be absent), rstd = 1 / sqrt(mean(s^2) + "
+                           "options.eps) over each row of "
+                           "(T,D); eps 0 means 1e-5. sum receives s, rounded to the dtype of x, and is what the norm "
+                           "is taken of. In "
+                           "backward x is that sum, and dx includes dres, the gradient that reaches it by the residual "
+                           "path (which dx "
+                           "may overwrite). dw (D) f32; options.accumulate adds to it. All row-major without gaps.",
             .infer = infer_norm,
             .infer_backward = infer_norm_backward,
             .forward = run_norm,
@@ -133,8 +135,9 @@ static enum mx8_status infer_rotation(struct mx8_op_call *call, const struct mx8
     MX8_TRY(mx8i_bind_inputs(&d, "rope", call, pass, 0, 2));
     int64_t cols = mx8i_get_dim(&d, 'C'), head = 2 * mx8i_get_dim(&d, 'P'), heads = call->options.n_heads;
     if (head == 0 || cols % head != 0 || (heads != 0 && cols != heads * head))
-        return MX8_FAIL(MX8_INVALID_ARGUMENT, "rope: %s has %lld columns, expected n_heads (%lld) heads of %lld as in table",
-            pass->in[0].name, (long long)cols, (long long)heads, (long long)head);
+        return MX8_FAIL(MX8_INVALID_ARGUMENT,
+            "rope: %s has %lld columns, expected n_heads (%lld) heads of %lld as in table", pass->in[0].name,
+            (long long)cols, (long long)heads, (long long)head);
     if (find_sequence(call) < 1 || find_sequence(call) > mx8i_get_dim(&d, 'S'))
         return MX8_FAIL(MX8_INVALID_ARGUMENT, "rope: seq_len is %lld, expected 1 to %lld (rows of table)",
             (long long)call->options.seq_len, (long long)mx8i_get_dim(&d, 'S'));
@@ -143,8 +146,12 @@ static enum mx8_status infer_rotation(struct mx8_op_call *call, const struct mx8
     return MX8_OK;
 }
 
-static enum mx8_status infer_rope(struct mx8_op_call *call) { return infer_rotation(call, &rope_pass); }
-static enum mx8_status infer_rope_backward(struct mx8_op_call *call) { return infer_rotation(call, &rope_backward_pass); }
+static enum mx8_status infer_rope(struct mx8_op_call *call) {
+    return infer_rotation(call, &rope_pass);
+}
+static enum mx8_status infer_rope_backward(struct mx8_op_call *call) {
+    return infer_rotation(call, &rope_backward_pass);
+}
 
 static enum mx8_status rotate(struct mx8_context *ctx, const struct mx8_op_call *call, int32_t inverse) {
     const struct mx8_tensor *x = &call->in[0], *table = &call->in[1], *y = &call->out[0];
@@ -165,7 +172,9 @@ static enum mx8_status rotate(struct mx8_context *ctx, const struct mx8_op_call 
     return ctx->exec.k->rope(&ctx->exec, &j);
 }
 
-static enum mx8_status run_rope(struct mx8_context *ctx, const struct mx8_op_call *call) { return rotate(ctx, call, 0); }
+static enum mx8_status run_rope(struct mx8_context *ctx, const struct mx8_op_call *call) {
+    return rotate(ctx, call, 0);
+}
 static enum mx8_status run_rope_backward(struct mx8_context *ctx, const struct mx8_op_call *call) {
     return rotate(ctx, call, 1);
 }
@@ -177,7 +186,8 @@ const struct mx8_op_row mx8i_rope_row = {
             .schema = "rope(Tensor x, Tensor table) -> Tensor y",
             .backward_schema = "rope_backward(Tensor dy, Tensor table) -> Tensor dx",
             .description =
-                "Rotates the pairs (2i, 2i+1) of every head of x (T, H*d) by the angle of position t % options.seq_len (0: rows of "
+                "Rotates the pairs (2i, 2i+1) of every head of x (T, H*d) by the angle of position t % options.seq_len "
+                "(0: rows of "
                 "table), whose cosine and sine are table (S, d/2, 2) f32. options.n_heads is checked when given. Row "
                 "strides are free; y may be x. The backward pass turns the other way.",
             .infer = infer_rope,

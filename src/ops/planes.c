@@ -56,22 +56,23 @@ enum mx8_status mx8i_get_code_pair(const char *op, const struct mx8_op_call *cal
     int32_t index, struct mx8_code_pair *out) {
     int codes = mx8i_is_present(&call->in[index]), scales = mx8i_is_present(&call->in[index + 1]);
     if (codes != scales)
-        return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: %s is given without %s", op, pass->in[codes ? index : index + 1].name,
-            pass->in[codes ? index + 1 : index].name);
+        return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: %s is given without %s", op,
+            pass->in[codes ? index : index + 1].name, pass->in[codes ? index + 1 : index].name);
     *out = (struct mx8_code_pair){&call->in[index], &call->in[index + 1]};
     return MX8_OK;
 }
 
 struct mx8_plane mx8i_carve_plane(struct mx8_carver *c, int64_t lines, int64_t depth, struct mx8_style style) {
     int64_t blocks = mx8i_count_blocks(depth);
-    struct mx8_plane p = {.lines = lines, .depth = depth, .ls = depth, .ks = 1, .sls = blocks, .sks = 1, .style = style};
+    struct mx8_plane p = {
+        .lines = lines, .depth = depth, .ls = depth, .ks = 1, .sls = blocks, .sks = 1, .style = style};
     p.codes = mx8i_carve(c, lines * depth);
     p.scales = mx8i_carve(c, lines * blocks);
     return p;
 }
 
-struct mx8_plane mx8i_carve_weights(struct mx8_carver *c, int64_t E, int64_t lines, int64_t depth, int over_middle,
-    struct mx8_style style) {
+struct mx8_plane mx8i_carve_weights(
+    struct mx8_carver *c, int64_t E, int64_t lines, int64_t depth, int over_middle, struct mx8_style style) {
     int64_t blocks = mx8i_count_blocks(depth);
     struct mx8_plane p = {.lines = lines, .depth = depth, .ls = depth, .ks = 1, .gs = lines * depth, .style = style};
     p.sls = over_middle ? 1 : blocks;
@@ -106,7 +107,8 @@ struct mx8_plane mx8i_view_plane(const struct mx8_code_pair *pair, int over_midd
 
 /* ---- quantizer jobs ---- */
 
-struct mx8_quant_job mx8i_start_quant(const struct mx8_context *ctx, const struct mx8_tensor *x, struct mx8_style style) {
+struct mx8_quant_job mx8i_start_quant(
+    const struct mx8_context *ctx, const struct mx8_tensor *x, struct mx8_style style) {
     int32_t row = x->ndim - 2, col = x->ndim - 1;
     return (struct mx8_quant_job){
         .src = x->data,

@@ -4,7 +4,7 @@
 
 #include "ops/check.h"
 
-/* Hands out aligned pieces of a workspace. With base NULL it only counts: the same code then says how much is needed. */
+/* Hands out aligned pieces of a workspace. With base NULL it only counts: the same code says the size. */
 struct mx8_carver {
     char *base;
     size_t used;
@@ -32,7 +32,9 @@ struct mx8_plane {
 struct mx8_code_pair {
     const struct mx8_tensor *codes, *scales;
 };
-static inline int mx8i_has_codes(const struct mx8_code_pair *p) { return p->codes && mx8i_is_present(p->codes); }
+static inline int mx8i_has_codes(const struct mx8_code_pair *p) {
+    return p->codes && mx8i_is_present(p->codes);
+}
 /* Inputs at `index` and `index + 1`; fails when one comes without the other. */
 enum mx8_status mx8i_get_code_pair(const char *op, const struct mx8_op_call *call, const struct mx8_pass *pass,
     int32_t index, struct mx8_code_pair *out);
@@ -40,20 +42,21 @@ enum mx8_status mx8i_get_code_pair(const char *op, const struct mx8_op_call *cal
 /* A packed plane in the workspace: codes (lines, depth), scales (lines, ceil(depth/32)). */
 struct mx8_plane mx8i_carve_plane(struct mx8_carver *c, int64_t lines, int64_t depth, struct mx8_style style);
 /* The planes of (E,N,K) weights. For a product over N they are as mx8_quantize_3d writes them. */
-struct mx8_plane mx8i_carve_weights(struct mx8_carver *c, int64_t E, int64_t lines, int64_t depth, int over_middle,
-    struct mx8_style style);
+struct mx8_plane mx8i_carve_weights(
+    struct mx8_carver *c, int64_t E, int64_t lines, int64_t depth, int over_middle, struct mx8_style style);
 /* What the caller gave: dimensions (lines, depth), behind a batch dimension when there are three; over_middle says that
  * the contraction is the second of three. */
 struct mx8_plane mx8i_view_plane(const struct mx8_code_pair *pair, int over_middle, struct mx8_style style);
 
 /* A quantization of `x` (2-D, or 3-D with a batch in front) that writes nothing yet. */
-struct mx8_quant_job mx8i_start_quant(const struct mx8_context *ctx, const struct mx8_tensor *x, struct mx8_style style);
+struct mx8_quant_job mx8i_start_quant(
+    const struct mx8_context *ctx, const struct mx8_tensor *x, struct mx8_style style);
 /* Lets it write blocks along the last dimension, or along the one before it. */
 void mx8i_emit_rows(struct mx8_quant_job *j, const struct mx8_plane *p);
 void mx8i_emit_cols(struct mx8_quant_job *j, const struct mx8_plane *p);
 void mx8i_set_groups(struct mx8_quant_job *j, const struct mx8_tensor *offsets, int32_t *padded_ends);
 
-/* Operands of the product kernel. The axes of `t` that are lines and contraction; a third axis in front is the group. */
+/* Operands of the product kernel. Two axes of `t` are lines and contraction; a third in front is the group. */
 struct mx8_matrix mx8i_use_tensor(const struct mx8_tensor *t, int32_t line_axis, int32_t depth_axis);
 struct mx8_matrix mx8i_use_plane(const struct mx8_plane *p);
 

@@ -15,15 +15,21 @@ struct forward_plan {
 };
 
 struct backward_plan {
-    struct mx8_plane dy_rows, w_cols;  /* for dx */
-    struct mx8_plane dy_cols, x_cols;  /* for dw */
+    struct mx8_plane dy_rows, w_cols; /* for dx */
+    struct mx8_plane dy_cols, x_cols; /* for dw */
     int32_t *ends;
     int make_dy_rows, make_w_cols, make_dy_cols, make_x_cols;
 };
 
-static int is_quantized(const struct mx8_product *p) { return p->options->precision == MX8_PRECISION_MXFP8; }
-static int is_wgrad_quantized(const struct mx8_product *p) { return is_quantized(p) && !p->options->wgrad_hp; }
-static int64_t count_matrices(const struct mx8_product *p) { return p->groups > 0 ? p->groups : 1; }
+static int is_quantized(const struct mx8_product *p) {
+    return p->options->precision == MX8_PRECISION_MXFP8;
+}
+static int is_wgrad_quantized(const struct mx8_product *p) {
+    return is_quantized(p) && !p->options->wgrad_hp;
+}
+static int64_t count_matrices(const struct mx8_product *p) {
+    return p->groups > 0 ? p->groups : 1;
+}
 
 static int64_t find_padded_depth(const struct mx8_product *p) {
     return p->groups > 0 ? mx8i_padded_rows(p->M, p->groups, MX8_BLOCK) : mx8i_round_up(p->M, MX8_BLOCK);
@@ -38,13 +44,13 @@ int mx8i_find_wanted(const struct mx8_product *p) {
 
 /* ---- checks ---- */
 
-static enum mx8_status check_operand(const struct mx8_product *p, const char *name, const struct mx8_tensor *t,
-    const struct mx8_code_pair *codes) {
+static enum mx8_status check_operand(
+    const struct mx8_product *p, const char *name, const struct mx8_tensor *t, const struct mx8_code_pair *codes) {
     if (mx8i_is_present(t) || (is_quantized(p) && mx8i_has_codes(codes))) return MX8_OK;
     if (is_quantized(p))
         return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: %s is missing and so are its codes %sq", p->op, name, name);
-    return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: %s is missing; precision high multiplies the operands as they are", p->op,
-        name);
+    return MX8_FAIL(
+        MX8_INVALID_ARGUMENT, "%s: %s is missing; precision high multiplies the operands as they are", p->op, name);
 }
 
 static enum mx8_status check_options(const struct mx8_product *p) {
@@ -66,7 +72,8 @@ enum mx8_status mx8i_check_backward(const struct mx8_product *p, const struct mx
         MX8_TRY(mx8i_check_blocks(d, 'N', "dy and w along N in the input gradient"));
     if (p->groups > 0 && is_wgrad_quantized(p) && mx8i_has_codes(&p->dyq_t) && mx8i_has_codes(&p->xq_t) &&
         !mx8i_is_present(p->ends))
-        return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: dyq_t and xq_t are given without ends, the padded ends they have", p->op);
+        return MX8_FAIL(
+            MX8_INVALID_ARGUMENT, "%s: dyq_t and xq_t are given without ends, the padded ends they have", p->op);
     return MX8_OK;
 }
 
@@ -77,7 +84,8 @@ static size_t plan_forward(const struct mx8_product *p, void *workspace, struct 
     struct mx8_style x = mx8i_get_style(p->options, 0), w = mx8i_get_style(p->options, 1);
     *plan = (struct forward_plan){.make_x = !mx8i_has_codes(&p->xq), .make_w = !mx8i_has_codes(&p->wq)};
     plan->x = plan->make_x ? mx8i_carve_plane(&c, p->M, p->K, x) : mx8i_view_plane(&p->xq, 0, x);
-    plan->w = plan->make_w ? mx8i_carve_weights(&c, count_matrices(p), p->N, p->K, 0, w) : mx8i_view_plane(&p->wq, 0, w);
+    plan->w =
+        plan->make_w ? mx8i_carve_weights(&c, count_matrices(p), p->N, p->K, 0, w) : mx8i_view_plane(&p->wq, 0, w);
     return c.used;
 }
 
@@ -141,23 +149,23 @@ void mx8i_put_gradients(struct mx8_op_call *call, const struct mx8_pass *pass, c
 
 /* ---- quantizers ---- */
 
-static enum mx8_status quantize_rows(struct mx8_context *ctx, const struct mx8_product *p, const struct mx8_tensor *x,
-    const struct mx8_plane *plane) {
+static enum mx8_status quantize_rows(
+    struct mx8_context *ctx, const struct mx8_product *p, const struct mx8_tensor *x, const struct mx8_plane *plane) {
     struct mx8_quant_job j = mx8i_start_quant(ctx, x, plane->style);
     mx8i_emit_rows(&j, plane);
     if (p->groups > 0 && x->ndim == 2) mx8i_set_groups(&j, p->offsets, NULL);
     return ctx->exec.k->quantize(&ctx->exec, &j);
 }
 
-static enum mx8_status quantize_weight_cols(struct mx8_context *ctx, const struct mx8_product *p,
-    const struct mx8_plane *plane) {
+static enum mx8_status quantize_weight_cols(
+    struct mx8_context *ctx, const struct mx8_product *p, const struct mx8_plane *plane) {
     struct mx8_quant_job j = mx8i_start_quant(ctx, p->w, plane->style);
     mx8i_emit_cols(&j, plane);
     return ctx->exec.k->quantize(&ctx->exec, &j);
 }
 
-static enum mx8_status quantize_token_cols(struct mx8_context *ctx, const struct mx8_product *p,
-    const struct backward_plan *plan) {
+static enum mx8_status quantize_token_cols(
+    struct mx8_context *ctx, const struct mx8_product *p, const struct backward_plan *plan) {
     struct mx8_quant_job j = mx8i_start_quant(ctx, p->x, plan->x_cols.style);
     mx8i_emit_cols(&j, &plan->x_cols);
     if (p->groups > 0) mx8i_set_groups(&j, p->offsets, plan->ends);
@@ -165,7 +173,8 @@ static enum mx8_status quantize_token_cols(struct mx8_context *ctx, const struct
 }
 
 /* Both orientations of dy from one read where both are needed. */
-static enum mx8_status quantize_dy(struct mx8_context *ctx, const struct mx8_product *p, const struct backward_plan *plan) {
+static enum mx8_status quantize_dy(
+    struct mx8_context *ctx, const struct mx8_product *p, const struct backward_plan *plan) {
     if (!plan->make_dy_rows && !plan->make_dy_cols) return MX8_OK;
     struct mx8_quant_job j = mx8i_start_quant(ctx, p->dy, mx8i_get_style(p->options, 0));
     if (plan->make_dy_rows) mx8i_emit_rows(&j, &plan->dy_rows);
@@ -176,7 +185,8 @@ static enum mx8_status quantize_dy(struct mx8_context *ctx, const struct mx8_pro
 
 /* ---- products ---- */
 
-static struct mx8_gemm_job start_gemm(const struct mx8_product *p, enum mx8_gemm_mode mode, const struct mx8_tensor *c) {
+static struct mx8_gemm_job start_gemm(
+    const struct mx8_product *p, enum mx8_gemm_mode mode, const struct mx8_tensor *c) {
     struct mx8_gemm_job j = {
         .mode = p->groups > 0 ? mode : MX8_GEMM_DENSE,
         .G = p->groups,
@@ -195,8 +205,8 @@ static struct mx8_matrix use_weight(const struct mx8_tensor *w, int over_n) {
     return over_n ? mx8i_use_tensor(w, k, n) : mx8i_use_tensor(w, n, k);
 }
 
-enum mx8_status mx8i_run_forward(struct mx8_context *ctx, const struct mx8_product *p, const struct mx8_tensor *y,
-    void *workspace) {
+enum mx8_status mx8i_run_forward(
+    struct mx8_context *ctx, const struct mx8_product *p, const struct mx8_tensor *y, void *workspace) {
     struct mx8_gemm_job j = start_gemm(p, MX8_GEMM_M_GROUPS, y);
     j.M = p->M;
     j.N = p->N;
@@ -219,8 +229,8 @@ enum mx8_status mx8i_run_forward(struct mx8_context *ctx, const struct mx8_produ
     return ctx->exec.k->gemm(&ctx->exec, &j);
 }
 
-static enum mx8_status multiply_dx(struct mx8_context *ctx, const struct mx8_product *p, const struct backward_plan *plan,
-    const struct mx8_tensor *dx) {
+static enum mx8_status multiply_dx(struct mx8_context *ctx, const struct mx8_product *p,
+    const struct backward_plan *plan, const struct mx8_tensor *dx) {
     struct mx8_gemm_job j = start_gemm(p, MX8_GEMM_M_GROUPS, dx);
     j.M = p->M;
     j.N = p->K;
@@ -236,8 +246,8 @@ static enum mx8_status multiply_dx(struct mx8_context *ctx, const struct mx8_pro
     return ctx->exec.k->gemm(&ctx->exec, &j);
 }
 
-static enum mx8_status multiply_dw(struct mx8_context *ctx, const struct mx8_product *p, const struct backward_plan *plan,
-    const struct mx8_tensor *dw) {
+static enum mx8_status multiply_dw(struct mx8_context *ctx, const struct mx8_product *p,
+    const struct backward_plan *plan, const struct mx8_tensor *dw) {
     struct mx8_gemm_job j = start_gemm(p, MX8_GEMM_K_GROUPS, dw);
     j.M = p->N;
     j.N = p->K;
@@ -258,7 +268,8 @@ static enum mx8_status multiply_dw(struct mx8_context *ctx, const struct mx8_pro
 
 /* The kernel adds up rows whose elements are adjacent. A gradient that is transposed or expanded goes column by column:
  * slow, and rare enough. */
-static enum mx8_status sum_columns(struct mx8_context *ctx, const struct mx8_product *p, const struct mx8_tensor *dbias) {
+static enum mx8_status sum_columns(
+    struct mx8_context *ctx, const struct mx8_product *p, const struct mx8_tensor *dbias) {
     int adjacent = p->N <= 1 || p->dy->stride[1] == 1;
     int64_t step = adjacent ? p->N : 1;
     struct mx8_colsum_job j = {.dtype = p->dy->dtype, .M = p->M, .N = step, .ls = p->dy->stride[0]};

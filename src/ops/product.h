@@ -4,8 +4,8 @@
 
 #include "ops/planes.h"
 
-/* Operands under common names. Tensors are never NULL but may be absent; without offsets the product is dense. Codes end
- * in _t where the blocks run along the contraction of the backward pass: along N for w, along M for x and dy. */
+/* Operands under common names. Tensors are never NULL but may be absent; without offsets the product is dense. Codes
+ * end in _t where the blocks run along the contraction of the backward pass: along N for w, along M for x and dy. */
 struct mx8_product {
     const char *op;
     const struct mx8_op_options *options;
@@ -25,15 +25,16 @@ enum mx8_status mx8i_check_backward(const struct mx8_product *p, const struct mx
 
 /* Dtype of y: options.out_dtype, else that of x, of w, or bf16 when there are only codes. */
 enum mx8_status mx8i_choose_product_dtype(const struct mx8_product *p, int32_t *out);
-/* Fills a backward call's outputs dx, dw, dbias and its workspace size. dx and dw stay absent where nothing gives them. */
+/* Fills a backward call's outputs dx, dw, dbias and its workspace size. dx and dw stay absent where no input gives
+ * them. */
 void mx8i_put_gradients(struct mx8_op_call *call, const struct mx8_pass *pass, const struct mx8_product *p,
     const struct mx8_dims *d, int32_t dx_dtype);
 
 size_t mx8i_size_forward(const struct mx8_product *p);
 size_t mx8i_size_backward(const struct mx8_product *p, int wanted);
 
-enum mx8_status mx8i_run_forward(struct mx8_context *ctx, const struct mx8_product *p, const struct mx8_tensor *y,
-    void *workspace);
+enum mx8_status mx8i_run_forward(
+    struct mx8_context *ctx, const struct mx8_product *p, const struct mx8_tensor *y, void *workspace);
 /* Absent outputs are not computed. */
 enum mx8_status mx8i_run_backward(struct mx8_context *ctx, const struct mx8_product *p, const struct mx8_tensor *dx,
     const struct mx8_tensor *dw, const struct mx8_tensor *dbias, void *workspace);

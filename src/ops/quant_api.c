@@ -5,15 +5,16 @@
 #include "ops/op_rows.h"
 #include "mx8/quant.h"
 
-static enum mx8_status start(const struct mx8_op_row *row, const struct mx8_op_options *options, struct mx8_op_call *call) {
+static enum mx8_status start(
+    const struct mx8_op_row *row, const struct mx8_op_options *options, struct mx8_op_call *call) {
     memset(call, 0, sizeof *call);
     call->n_in = row->forward.n_in;
     call->n_out = row->forward.n_out;
     if (!options) return MX8_OK;
     size_t size = options->size ? options->size : sizeof *options;
     if (size > sizeof *options)
-        return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: options.size is %zu, expected at most %zu", row->op.name, size,
-            sizeof *options);
+        return MX8_FAIL(
+            MX8_INVALID_ARGUMENT, "%s: options.size is %zu, expected at most %zu", row->op.name, size, sizeof *options);
     memcpy(&call->options, options, size);
     call->options.size = 0;
     return MX8_OK;
@@ -24,8 +25,9 @@ static void put(struct mx8_tensor *slot, const struct mx8_tensor *t) {
     if (t) *slot = *t;
 }
 
-static enum mx8_status quantize_once(struct mx8_context *ctx, const struct mx8_op_row *row, const struct mx8_tensor *codes,
-    const struct mx8_tensor *scales, const struct mx8_tensor *x, const struct mx8_op_options *options) {
+static enum mx8_status quantize_once(struct mx8_context *ctx, const struct mx8_op_row *row,
+    const struct mx8_tensor *codes, const struct mx8_tensor *scales, const struct mx8_tensor *x,
+    const struct mx8_op_options *options) {
     struct mx8_op_call call;
     MX8_TRY(start(row, options, &call));
     put(&call.in[0], x);
@@ -34,18 +36,18 @@ static enum mx8_status quantize_once(struct mx8_context *ctx, const struct mx8_o
     return mx8_run_op(ctx, &row->op, 0, &call);
 }
 
-enum mx8_status mx8_quantize_rows(struct mx8_context *ctx, const struct mx8_tensor *codes, const struct mx8_tensor *scales,
-    const struct mx8_tensor *x, const struct mx8_op_options *options) {
+enum mx8_status mx8_quantize_rows(struct mx8_context *ctx, const struct mx8_tensor *codes,
+    const struct mx8_tensor *scales, const struct mx8_tensor *x, const struct mx8_op_options *options) {
     return quantize_once(ctx, &mx8i_quantize_rows_row, codes, scales, x, options);
 }
 
-enum mx8_status mx8_quantize_cols(struct mx8_context *ctx, const struct mx8_tensor *codes, const struct mx8_tensor *scales,
-    const struct mx8_tensor *x, const struct mx8_op_options *options) {
+enum mx8_status mx8_quantize_cols(struct mx8_context *ctx, const struct mx8_tensor *codes,
+    const struct mx8_tensor *scales, const struct mx8_tensor *x, const struct mx8_op_options *options) {
     return quantize_once(ctx, &mx8i_quantize_cols_row, codes, scales, x, options);
 }
 
-enum mx8_status mx8_quantize_3d(struct mx8_context *ctx, const struct mx8_tensor *codes, const struct mx8_tensor *scales,
-    const struct mx8_tensor *w, const struct mx8_op_options *options) {
+enum mx8_status mx8_quantize_3d(struct mx8_context *ctx, const struct mx8_tensor *codes,
+    const struct mx8_tensor *scales, const struct mx8_tensor *w, const struct mx8_op_options *options) {
     return quantize_once(ctx, &mx8i_quantize_3d_row, codes, scales, w, options);
 }
 
@@ -74,8 +76,9 @@ enum mx8_status mx8_dequantize(struct mx8_context *ctx, const struct mx8_tensor 
     return mx8_run_op(ctx, &mx8i_dequantize_row.op, 0, &call);
 }
 
-enum mx8_status mx8_block_scales(struct mx8_context *ctx, const struct mx8_tensor *blocked, const struct mx8_tensor *starts,
-    const struct mx8_tensor *scales, const struct mx8_tensor *offsets, const struct mx8_op_options *options) {
+enum mx8_status mx8_block_scales(struct mx8_context *ctx, const struct mx8_tensor *blocked,
+    const struct mx8_tensor *starts, const struct mx8_tensor *scales, const struct mx8_tensor *offsets,
+    const struct mx8_op_options *options) {
     struct mx8_op_call call;
     MX8_TRY(start(&mx8i_block_scales_row, options, &call));
     put(&call.in[0], scales);
@@ -96,9 +99,9 @@ enum mx8_status mx8_unblock_scales(struct mx8_context *ctx, const struct mx8_ten
     return mx8_run_op(ctx, &mx8i_unblock_scales_row.op, 0, &call);
 }
 
-enum mx8_status mx8_pad_groups(struct mx8_context *ctx, const struct mx8_tensor *padded, const struct mx8_tensor *starts,
-    const struct mx8_tensor *ends, const struct mx8_tensor *x, const struct mx8_tensor *offsets,
-    const struct mx8_op_options *options) {
+enum mx8_status mx8_pad_groups(struct mx8_context *ctx, const struct mx8_tensor *padded,
+    const struct mx8_tensor *starts, const struct mx8_tensor *ends, const struct mx8_tensor *x,
+    const struct mx8_tensor *offsets, const struct mx8_op_options *options) {
     struct mx8_op_call call;
     MX8_TRY(start(&mx8i_group_pad_row, options, &call));
     put(&call.in[0], x);

@@ -6,7 +6,8 @@
 
 static const struct mx8_port rows_in[] = {{"x", "MK", MX8I_HP}};
 static const struct mx8_port rows_out[] = {{"codes", "MK", MX8I_CODES}, {"scales", "Mk", MX8I_SCALES}};
-static const struct mx8_port cols_in[] = {{"x", "MK", MX8I_HP}, {"offsets", "G", MX8I_I32 | MX8I_PACKED | MX8I_OPTIONAL}};
+static const struct mx8_port cols_in[] = {
+    {"x", "MK", MX8I_HP}, {"offsets", "G", MX8I_I32 | MX8I_PACKED | MX8I_OPTIONAL}};
 static const struct mx8_port cols_out[] = {
     {"codes", "KP", MX8I_CODES},
     {"scales", "Kp", MX8I_SCALES},
@@ -20,8 +21,8 @@ static const struct mx8_port both_out[] = {
     {"ends", "G", MX8I_I32 | MX8I_PACKED | MX8I_OPTIONAL},
 };
 static const struct mx8_port weights_in[] = {{"w", "ENK", MX8I_HP}};
-static const struct mx8_port weights_out[] = {{"codes", "ENK", MX8I_CODES | MX8I_FIXED},
-    {"scales", "EnK", MX8I_SCALES | MX8I_PACKED}};
+static const struct mx8_port weights_out[] = {
+    {"codes", "ENK", MX8I_CODES | MX8I_FIXED}, {"scales", "EnK", MX8I_SCALES | MX8I_PACKED}};
 static const struct mx8_port dequantize_in[] = {{"codes", NULL, MX8I_CODES}, {"scales", NULL, MX8I_SCALES}};
 static const struct mx8_port dequantize_out[] = {{"x", NULL, MX8I_HP}};
 
@@ -31,20 +32,23 @@ static const struct mx8_pass both_pass = MX8I_PASS(cols_in, both_out);
 static const struct mx8_pass weights_pass = MX8I_PASS(weights_in, weights_out);
 static const struct mx8_pass dequantize_pass = MX8I_PASS(dequantize_in, dequantize_out);
 
-static int32_t find_format(const struct mx8_op_call *call) { return mx8i_get_style(&call->options, 0).format; }
+static int32_t find_format(const struct mx8_op_call *call) {
+    return mx8i_get_style(&call->options, 0).format;
+}
 
 /* ---- shapes ---- */
 
 /* With groups every one of them may need up to 31 more rows; without, codes end where x does. */
-static enum mx8_status bind_source(struct mx8_dims *d, const char *op, const struct mx8_op_call *call,
-    const struct mx8_pass *pass) {
+static enum mx8_status bind_source(
+    struct mx8_dims *d, const char *op, const struct mx8_op_call *call, const struct mx8_pass *pass) {
     MX8_TRY(mx8i_bind_inputs(d, op, call, pass, 0, pass->n_in));
     MX8_TRY(mx8i_check_styles(op, &call->options));
     int64_t rows = mx8i_get_dim(d, 'M'), groups = mx8i_get_dim(d, 'G');
     if (groups < 0) return mx8i_set_dim(d, 'P', rows, "M");
     if (groups == 0 || rows > INT32_MAX / 2 || groups > INT32_MAX / 2 / MX8_BLOCK)
-        return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: %lld rows in %lld groups, expected at least one group and at most 2^30 rows",
-            op, (long long)rows, (long long)groups);
+        return MX8_FAIL(MX8_INVALID_ARGUMENT,
+            "%s: %lld rows in %lld groups, expected at least one group and at most 2^30 rows", op, (long long)rows,
+            (long long)groups);
     return mx8i_set_dim(d, 'P', mx8i_padded_rows(rows, (int32_t)groups, MX8_BLOCK), "M + 32 G rounded up to 32");
 }
 
@@ -99,8 +103,9 @@ static enum mx8_status infer_dequantize(struct mx8_op_call *call) {
     MX8_TRY(mx8i_bind_inputs(&d, "dequantize", call, &dequantize_pass, 0, 2));
     MX8_TRY(mx8i_check_styles("dequantize", &call->options));
     if (codes->ndim < 1 || scales->ndim != codes->ndim)
-        return MX8_FAIL(MX8_INVALID_ARGUMENT, "dequantize: codes have %d dimensions and scales %d, expected as many, at least 1",
-            (int)codes->ndim, (int)scales->ndim);
+        return MX8_FAIL(MX8_INVALID_ARGUMENT,
+            "dequantize: codes have %d dimensions and scales %d, expected as many, at least 1", (int)codes->ndim,
+            (int)scales->ndim);
     for (int32_t i = 0; i < codes->ndim; i++) {
         int64_t expected = i == codes->ndim - 1 ? mx8i_count_blocks(codes->shape[i]) : codes->shape[i];
         if (scales->shape[i] != expected)
@@ -156,8 +161,8 @@ static enum mx8_status run_3d(struct mx8_context *ctx, const struct mx8_op_call 
 }
 
 /* The last two dimensions as one matrix. */
-static enum mx8_status dequantize_matrix(struct mx8_context *ctx, const struct mx8_op_call *call, char *x,
-    const uint8_t *codes, const uint8_t *scales) {
+static enum mx8_status dequantize_matrix(
+    struct mx8_context *ctx, const struct mx8_op_call *call, char *x, const uint8_t *codes, const uint8_t *scales) {
     const struct mx8_tensor *c = &call->in[0], *s = &call->in[1], *out = &call->out[0];
     int32_t last = c->ndim - 1;
     struct mx8_dequant_job j = {
@@ -189,8 +194,8 @@ static enum mx8_status run_dequantize(struct mx8_context *ctx, const struct mx8_
                 scale += at[i] * s->stride[i];
                 value += at[i] * x->stride[i];
             }
-            MX8_TRY(dequantize_matrix(ctx, call, (char *)x->data + value * element, (uint8_t *)c->data + code,
-                (uint8_t *)s->data + scale));
+            MX8_TRY(dequantize_matrix(
+                ctx, call, (char *)x->data + value * element, (uint8_t *)c->data + code, (uint8_t *)s->data + scale));
         }
     }
     return MX8_OK;
@@ -203,11 +208,14 @@ const struct mx8_op_row mx8i_quantize_rows_row = {
         {
             .name = "quantize_rows",
             .schema = "quantize_rows(Tensor x) -> (Tensor codes, Tensor scales)",
-            .description =
-                "Blocks of 1x32 along K: x (M,K) bf16 or f32 with any strides to codes (M,K) and scales (M, ceil(K/32)). "
-                "options.scale_rule picks the scale's rule, options.format e4m3 or e5m2. options.scale_group 128 or 256 "
-                "makes the scales of that many neighbouring elements along K equal, options.tile_rows 32 or 128 those of "
-                "that many rows: the result stays a valid MXFP8 tensor. A short last block behaves as if zeros followed.",
+            .description = "Blocks of 1x32 along K: x (M,K) bf16 or f32 with any strides to codes (M,K) and scales (M, "
+                           "ceil(K/32)). "
+                           "options.scale_rule picks the scale's rule, options.format e4m3 or e5m2. "
+                           "options.scale_group 128 or 256 "
+                           "makes the scales of that many neighbouring elements along K equal, options.tile_rows 32 or "
+                           "128 those of "
+                           "that many rows: the result stays a valid MXFP8 tensor. A short last block behaves as if "
+                           "zeros followed.",
             .infer = infer_rows,
             .forward = run_rows,
         },
@@ -220,9 +228,12 @@ const struct mx8_op_row mx8i_quantize_cols_row = {
             .name = "quantize_cols",
             .schema = "quantize_cols(Tensor x, Tensor? offsets) -> (Tensor codes, Tensor scales, Tensor? ends)",
             .description =
-                "Blocks of 32x1 along M, stored transposed: x (M,K) to codes (K,M) and scales (K, ceil(M/32)). With offsets (G), "
-                "the cumulative ends of row groups, blocks start anew in every group: codes are (K,Mp) and scales (K,Mp/32) "
-                "with Mp = M + 32 G rounded up to 32, each group padded to 32 rows with zero bytes, and ends (G) receives "
+                "Blocks of 32x1 along M, stored transposed: x (M,K) to codes (K,M) and scales (K, ceil(M/32)). With "
+                "offsets (G), "
+                "the cumulative ends of row groups, blocks start anew in every group: codes are (K,Mp) and scales "
+                "(K,Mp/32) "
+                "with Mp = M + 32 G rounded up to 32, each group padded to 32 rows with zero bytes, and ends (G) "
+                "receives "
                 "the padded cumulative ends. Rows at and past offsets[G-1] are not read. Options as for quantize_rows, "
                 "scale_group along M and tile_rows across columns.",
             .infer = infer_cols,
@@ -235,11 +246,12 @@ const struct mx8_op_row mx8i_quantize_both_row = {
     .op =
         {
             .name = "quantize_both",
-            .schema = "quantize_both(Tensor x, Tensor? offsets) -> (Tensor row_codes, Tensor row_scales, Tensor col_codes, "
-                      "Tensor col_scales, Tensor? ends)",
-            .description =
-                "quantize_rows and quantize_cols from one read of x; the bits are those of the two calls. With offsets, the row "
-                "codes and scales of rows at and past offsets[G-1] are zero.",
+            .schema =
+                "quantize_both(Tensor x, Tensor? offsets) -> (Tensor row_codes, Tensor row_scales, Tensor col_codes, "
+                "Tensor col_scales, Tensor? ends)",
+            .description = "quantize_rows and quantize_cols from one read of x; the bits are those of the two calls. "
+                           "With offsets, the row "
+                           "codes and scales of rows at and past offsets[G-1] are zero.",
             .infer = infer_both,
             .forward = run_both,
         },
@@ -251,9 +263,9 @@ const struct mx8_op_row mx8i_quantize_3d_row = {
         {
             .name = "quantize_3d",
             .schema = "quantize_3d(Tensor w) -> (Tensor codes, Tensor scales)",
-            .description =
-                "Expert weights w (E,N,K) in blocks of 32x1 along N, the right operand of the input gradient: codes (E,N,K) with "
-                "strides (N*K, 1, N), scales (E, ceil(N/32), K) row-major. Options as for quantize_cols.",
+            .description = "Expert weights w (E,N,K) in blocks of 32x1 along N, the right operand of the input "
+                           "gradient: codes (E,N,K) with "
+                           "strides (N*K, 1, N), scales (E, ceil(N/32), K) row-major. Options as for quantize_cols.",
             .infer = infer_3d,
             .forward = run_3d,
         },
@@ -265,10 +277,11 @@ const struct mx8_op_row mx8i_dequantize_row = {
         {
             .name = "dequantize",
             .schema = "dequantize(Tensor codes, Tensor scales) -> Tensor x",
-            .description =
-                "codes (..,K) and scales (.., ceil(K/32)) to x (..,K): code * 2^(scale - 127), rounded once to options.out_dtype "
-                "(bf16 where it is 0). Blocks run along the last dimension; strides are free, so other axes are a matter of "
-                "views. Scale byte 255 gives NaN. Codes of dtype u8 are read as options.format.",
+            .description = "codes (..,K) and scales (.., ceil(K/32)) to x (..,K): code * 2^(scale - 127), rounded once "
+                           "to options.out_dtype "
+                           "(bf16 where it is 0). Blocks run along the last dimension; strides are free, so other axes "
+                           "are a matter of "
+                           "views. Scale byte 255 gives NaN. Codes of dtype u8 are read as options.format.",
             .infer = infer_dequantize,
             .forward = run_dequantize,
         },

@@ -31,8 +31,8 @@ static const struct mx8_pass router_backward_pass = MX8I_PASS(router_backward_in
 static enum mx8_status set_slots(struct mx8_dims *d) {
     int64_t T = mx8i_get_dim(d, 'T'), k = mx8i_get_dim(d, 'J');
     if (k > 0 && T > INT32_MAX / k)
-        return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: %lld tokens with %lld experts each are more than 2^31 - 1 rows", d->op,
-            (long long)T, (long long)k);
+        return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: %lld tokens with %lld experts each are more than 2^31 - 1 rows",
+            d->op, (long long)T, (long long)k);
     return mx8i_set_dim(d, 'S', T * k, "tokens times top_k");
 }
 
@@ -42,8 +42,8 @@ static enum mx8_status infer_router(struct mx8_op_call *call) {
     MX8_TRY(mx8i_bind_inputs(&d, "router", call, &router_pass, 0, router_pass.n_in));
     MX8_TRY(mx8i_check_choice("router", "score_func", o->score_func, MX8_SCORE_SOFTMAX + 1));
     if (o->top_k < 1 || o->top_k > mx8i_get_dim(&d, 'E'))
-        return MX8_FAIL(MX8_INVALID_ARGUMENT, "router: top_k is %d, expected 1 to %lld (columns of logits)", (int)o->top_k,
-            (long long)mx8i_get_dim(&d, 'E'));
+        return MX8_FAIL(MX8_INVALID_ARGUMENT, "router: top_k is %d, expected 1 to %lld (columns of logits)",
+            (int)o->top_k, (long long)mx8i_get_dim(&d, 'E'));
     MX8_TRY(mx8i_set_dim(&d, 'J', o->top_k, "top_k"));
     MX8_TRY(set_slots(&d));
     mx8i_clear_outputs(call, &router_pass, 0);
@@ -105,16 +105,21 @@ const struct mx8_op_row mx8i_router_row = {
     .op =
         {
             .name = "router",
-            .schema = "router(Tensor logits, Tensor? bias) -> (Tensor scores, Tensor indices, Tensor weights, Tensor order, "
-                      "Tensor positions, Tensor offsets)",
+            .schema =
+                "router(Tensor logits, Tensor? bias) -> (Tensor scores, Tensor indices, Tensor weights, Tensor order, "
+                "Tensor positions, Tensor offsets)",
             .backward_schema =
                 "router_backward(Tensor dweights, Tensor scores, Tensor indices, Tensor weights) -> Tensor dlogits",
             .description =
                 "scores (T,E) f32 = sigmoid or softmax (options.score_func) of logits (T,E). indices (T,k) are the "
-                "k = options.top_k largest of scores + bias (E), in falling order, the lowest index first among equals. weights (T,k) "
-                "are their scores without bias, divided by their sum with options.route_norm, times options.route_scale (0: 1). "
-                "Slots t*k + j sorted stably by expert: order (T*k) lists them, positions (T,k) is its inverse, offsets (E) are "
-                "cumulative ends. bias steers the choice alone and gets no gradient. A NaN counts as the largest value. "
+                "k = options.top_k largest of scores + bias (E), in falling order, the lowest index first among "
+                "equals. weights (T,k) "
+                "are their scores without bias, divided by their sum with options.route_norm, times "
+                "options.route_scale (0: 1). "
+                "Slots t*k + j sorted stably by expert: order (T*k) lists them, positions (T,k) is its inverse, "
+                "offsets (E) are "
+                "cumulative ends. bias steers the choice alone and gets no gradient. A NaN counts as the largest "
+                "value. "
                 "dlogits is f32 unless options.out_dtype or the output itself says bf16.",
             .infer = infer_router,
             .infer_backward = infer_router_backward,
@@ -209,12 +214,14 @@ const struct mx8_op_row mx8i_permute_row = {
         {
             .name = "permute",
             .schema = "permute(Tensor x, Tensor order, Tensor positions, Tensor? weights) -> Tensor rows",
-            .backward_schema = "permute_backward(Tensor drows, Tensor? x, Tensor order, Tensor positions, Tensor? weights, "
-                               "Tensor? dres) -> (Tensor dx, Tensor? dweights)",
-            .description =
-                "Copies tokens into the order of their experts: rows (T*k, D)[p] = x[order[p] / k], times weights[order[p]] when "
-                "weights (T,k) are given. dx (T,D) sums the k rows of each token in order of j, plus dres (which dx may "
-                "overwrite); dweights (T,k) needs x and weights.",
+            .backward_schema =
+                "permute_backward(Tensor drows, Tensor? x, Tensor order, Tensor positions, Tensor? weights, "
+                "Tensor? dres) -> (Tensor dx, Tensor? dweights)",
+            .description = "Copies tokens into the order of their experts: rows (T*k, D)[p] = x[order[p] / k], times "
+                           "weights[order[p]] when "
+                           "weights (T,k) are given. dx (T,D) sums the k rows of each token in order of j, plus dres "
+                           "(which dx may "
+                           "overwrite); dweights (T,k) needs x and weights.",
             .infer = infer_permute,
             .infer_backward = infer_permute_backward,
             .forward = run_permute,
@@ -308,12 +315,14 @@ const struct mx8_op_row mx8i_combine_row = {
         {
             .name = "combine",
             .schema = "combine(Tensor rows, Tensor order, Tensor positions, Tensor? weights, Tensor? base) -> Tensor y",
-            .backward_schema = "combine_backward(Tensor dy, Tensor? rows, Tensor order, Tensor positions, Tensor? weights) -> "
-                               "(Tensor drows, Tensor? dweights)",
-            .description =
-                "The reverse of permute: y (T,D)[t] = base[t] plus the sum over j, in order, of rows[positions[t,j]], times "
-                "weights[t,j] when weights (T,k) are given. base may be absent and may be y itself; its gradient is dy. drows "
-                "(T*k, D); dweights (T,k) needs rows and weights.",
+            .backward_schema =
+                "combine_backward(Tensor dy, Tensor? rows, Tensor order, Tensor positions, Tensor? weights) -> "
+                "(Tensor drows, Tensor? dweights)",
+            .description = "The reverse of permute: y (T,D)[t] = base[t] plus the sum over j, in order, of "
+                           "rows[positions[t,j]], times "
+                           "weights[t,j] when weights (T,k) are given. base may be absent and may be y itself; its "
+                           "gradient is dy. drows "
+                           "(T*k, D); dweights (T,k) needs rows and weights.",
             .infer = infer_combine,
             .infer_backward = infer_combine_backward,
             .forward = run_combine,

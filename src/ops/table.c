@@ -46,16 +46,16 @@ const struct mx8_op *mx8_find_op(const char *name) {
 }
 
 static enum mx8_status check_call(const struct mx8_op *op, int32_t backward, const struct mx8_op_call *call) {
-    if (!op || !call)
-        return MX8_FAIL(MX8_INVALID_ARGUMENT, "mx8_run_op: %s is NULL", op ? "call" : "op");
+    if (!op || !call) return MX8_FAIL(MX8_INVALID_ARGUMENT, "mx8_run_op: %s is NULL", op ? "call" : "op");
     if (backward && !op->backward)
         return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: a backward pass is asked for, but the operator has none", op->name);
     if (call->n_in < 0 || call->n_in > MX8_MAX_INPUTS)
-        return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: n_in is %d, expected 0 to %d", op->name, (int)call->n_in,
-            MX8_MAX_INPUTS);
+        return MX8_FAIL(
+            MX8_INVALID_ARGUMENT, "%s: n_in is %d, expected 0 to %d", op->name, (int)call->n_in, MX8_MAX_INPUTS);
     if (call->options.size != 0 && call->options.size != sizeof call->options)
-        return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: options.size is %u, expected %zu; was the caller built for another version?",
-            op->name, (unsigned)call->options.size, sizeof call->options);
+        return MX8_FAIL(MX8_INVALID_ARGUMENT,
+            "%s: options.size is %u, expected %zu; was the caller built for another version?", op->name,
+            (unsigned)call->options.size, sizeof call->options);
     return MX8_OK;
 }
 
@@ -74,8 +74,8 @@ static enum mx8_status check_workspace(const char *op, const struct mx8_op_call 
     return MX8_OK;
 }
 
-enum mx8_status mx8_run_op(struct mx8_context *ctx, const struct mx8_op *op, int32_t backward,
-    const struct mx8_op_call *call) {
+enum mx8_status mx8_run_op(
+    struct mx8_context *ctx, const struct mx8_op *op, int32_t backward, const struct mx8_op_call *call) {
     MX8_TRY(check_call(op, backward, call));
     if (!ctx) return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: the context is NULL", op->name);
     const struct mx8_op_row *row = mx8i_get_row(op);

@@ -43,7 +43,10 @@ MAYBE int close_shelf(void **state) {
 
 /* ---- tensors ---- */
 
-#define SHAPE(...) (int32_t)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]){__VA_ARGS__}
+#define SHAPE(...)                                                                                                     \
+    (int32_t)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]) {                                       \
+        __VA_ARGS__                                                                                                    \
+    }
 
 MAYBE struct mx8_tensor new_tensor(int32_t dtype, int32_t ndim, const int64_t *shape) {
     struct mx8_tensor t = mx8_make_tensor(NULL, dtype, ndim, shape);
@@ -64,23 +67,39 @@ MAYBE char *locate(const struct mx8_tensor *t, int64_t index) {
 MAYBE double get(const struct mx8_tensor *t, int64_t index) {
     const void *p = locate(t, index);
     switch (t->dtype) {
-    case MX8_F32: return (double)*(const float *)p;
-    case MX8_F64: return *(const double *)p;
-    case MX8_BF16: return (double)mx8_decode_bf16(*(const uint16_t *)p);
-    case MX8_I32: return (double)*(const int32_t *)p;
-    case MX8_I64: return (double)*(const int64_t *)p;
-    default: return (double)*(const uint8_t *)p;
+    case MX8_F32:
+        return (double)*(const float *)p;
+    case MX8_F64:
+        return *(const double *)p;
+    case MX8_BF16:
+        return (double)mx8_decode_bf16(*(const uint16_t *)p);
+    case MX8_I32:
+        return (double)*(const int32_t *)p;
+    case MX8_I64:
+        return (double)*(const int64_t *)p;
+    default:
+        return (double)*(const uint8_t *)p;
     }
 }
 
 MAYBE void put(const struct mx8_tensor *t, int64_t index, double value) {
     void *p = locate(t, index);
     switch (t->dtype) {
-    case MX8_F32: *(float *)p = (float)value; break;
-    case MX8_F64: *(double *)p = value; break;
-    case MX8_BF16: *(uint16_t *)p = mx8_encode_bf16((float)value); break;
-    case MX8_I32: *(int32_t *)p = (int32_t)value; break;
-    default: *(uint8_t *)p = (uint8_t)value; break;
+    case MX8_F32:
+        *(float *)p = (float)value;
+        break;
+    case MX8_F64:
+        *(double *)p = value;
+        break;
+    case MX8_BF16:
+        *(uint16_t *)p = mx8_encode_bf16((float)value);
+        break;
+    case MX8_I32:
+        *(int32_t *)p = (int32_t)value;
+        break;
+    default:
+        *(uint8_t *)p = (uint8_t)value;
+        break;
     }
 }
 
@@ -177,7 +196,8 @@ MAYBE double find_sqnr(const struct mx8_tensor *ref, const struct mx8_tensor *x)
 #define assert_sqnr(ref, x, least)                                                                                     \
     do {                                                                                                               \
         double sqnr_ = find_sqnr((ref), (x));                                                                          \
-        if (!(sqnr_ >= (least))) fail_msg("%s against %s: %.1f dB, expected at least %.1f", #x, #ref, sqnr_, (double)(least)); \
+        if (!(sqnr_ >= (least)))                                                                                       \
+            fail_msg("%s against %s: %.1f dB, expected at least %.1f", #x, #ref, sqnr_, (double)(least));              \
     } while (0)
 
 MAYBE int is_equal(const struct mx8_tensor *a, const struct mx8_tensor *b) {
@@ -188,7 +208,7 @@ MAYBE int is_equal(const struct mx8_tensor *a, const struct mx8_tensor *b) {
 }
 #define assert_equal(a, b)                                                                                             \
     do {                                                                                                               \
-        if (!is_equal((a), (b))) fail_msg("%s and %s differ", #a, #b);                                                  \
+        if (!is_equal((a), (b))) fail_msg("%s and %s differ", #a, #b);                                                 \
     } while (0)
 
 MAYBE void assert_zero(const struct mx8_tensor *t) {

@@ -249,7 +249,8 @@ static int check_gradient(struct wiring *w, const char *name, const struct mx8_t
     assert_true(largest > 1e-2); /* a gradient of zeros would show nothing */
     for (int64_t i = 0; i < n; i++)
         if (!(fabs(numeric[i] - get(dx, i)) <= 1e-3 * largest))
-            fail_msg("%s: d%s[%d] is %g, central differences say %g", w->row->op.name, name, (int)i, get(dx, i), numeric[i]);
+            fail_msg(
+                "%s: d%s[%d] is %g, central differences say %g", w->row->op.name, name, (int)i, get(dx, i), numeric[i]);
     return 1;
 }
 

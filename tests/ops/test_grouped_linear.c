@@ -26,17 +26,26 @@ static struct result run_layer(const struct layer *l) {
 
 static void test_matches_torchao(void **state) {
     (void)state;
-    static const struct { const char *name; int32_t rule; } cases[] = {
-        {"grouped.even.rceil", MX8_SCALE_RCEIL}, {"grouped.even.floor", MX8_SCALE_FLOOR},
-        {"grouped.ragged.rceil", MX8_SCALE_RCEIL}, {"grouped.ragged.floor", MX8_SCALE_FLOOR},
-        {"grouped.one.rceil", MX8_SCALE_RCEIL}, {"grouped.one.floor", MX8_SCALE_FLOOR},
+    static const struct {
+        const char *name;
+        int32_t rule;
+    } cases[] = {
+        {"grouped.even.rceil", MX8_SCALE_RCEIL},
+        {"grouped.even.floor", MX8_SCALE_FLOOR},
+        {"grouped.ragged.rceil", MX8_SCALE_RCEIL},
+        {"grouped.ragged.floor", MX8_SCALE_FLOOR},
+        {"grouped.one.rceil", MX8_SCALE_RCEIL},
+        {"grouped.one.floor", MX8_SCALE_FLOOR},
     };
     struct mx8_safetensors st;
     assert_ok(mx8i_open_safetensors(MX8_TEST_DATA "/gemm.safetensors", &st));
     for (int i = 0; i < 6; i++) {
         const char *name = cases[i].name;
-        struct layer l = {.x = load(&st, name, "x"), .w = load(&st, name, "w"), .dy = load(&st, name, "dy"),
-            .offsets = load(&st, name, "offs"), .options = mxfp8};
+        struct layer l = {.x = load(&st, name, "x"),
+            .w = load(&st, name, "w"),
+            .dy = load(&st, name, "dy"),
+            .offsets = load(&st, name, "offs"),
+            .options = mxfp8};
         struct mx8_tensor y = load(&st, name, "y"), dx = load(&st, name, "dx"), dw = load(&st, name, "dw");
         l.options.scale_rule = cases[i].rule;
         struct result r = run_layer(&l);
@@ -56,9 +65,7 @@ struct groups {
 };
 
 static const struct groups group_cases[] = {
-    {{64}, 1, 0, 0, 0},
-    {{44}, 1, 0, 0, 0},
-    {{1, 31, 32, 33, 0, 44, 7}, 7, 0, 0, 0},
+    {{64}, 1, 0, 0, 0}, {{44}, 1, 0, 0, 0}, {{1, 31, 32, 33, 0, 44, 7}, 7, 0, 0, 0},
     {{0, 0, 40, 0}, 4, 0, 0, 5}, /* empty groups first, between and last */
     {{0, 0, 0}, 3, 0, 0, 9},     /* nothing but empty groups and rows that belong to none */
     {{0}, 1, 0, 0, 0},           /* no rows at all */
@@ -82,7 +89,9 @@ static struct layer make_layer(const struct groups *g, int64_t N, int64_t K, str
     return l;
 }
 
-static int64_t find_end(const struct layer *l, int64_t e) { return e < 0 ? 0 : (int64_t)get(&l->offsets, e); }
+static int64_t find_end(const struct layer *l, int64_t e) {
+    return e < 0 ? 0 : (int64_t)get(&l->offsets, e);
+}
 
 static void assert_close(const struct mx8_tensor *expected, const struct mx8_tensor *got) {
     double largest = 0;
@@ -92,7 +101,7 @@ static void assert_close(const struct mx8_tensor *expected, const struct mx8_ten
             fail_msg("element %d is %g, expected %g", (int)i, get(got, i), get(expected, i));
 }
 
-/* Every group by itself is a linear product; a group that starts its blocks elsewhere, or reads its neighbour, differs. */
+/* Every group by itself is a linear product; one that starts its blocks elsewhere or reads its neighbour differs. */
 static void check_groups(const struct layer *l, const struct result *r) {
     int64_t E = l->offsets.shape[0], N = l->w.shape[1], M = l->x.shape[0], end = find_end(l, E - 1);
     struct mx8_tensor bias = new_tensor(MX8_F64, SHAPE(N));
@@ -130,9 +139,10 @@ static void test_any_groups(void **state) {
     }
 }
 
-/* Many binades inside a block: normal values alone hardly notice a coarser scale, which costs bits of the small only. */
+/* Many binades inside a block: normal values alone hardly notice a coarser scale. */
 static void widen(const struct mx8_tensor *t) {
-    for (int64_t i = 0; i < mx8_count_elements(t); i++) put(t, i, get(t, i) * exp(3 * mx8i_random_normal(9, 1, (uint64_t)i)));
+    for (int64_t i = 0; i < mx8_count_elements(t); i++)
+        put(t, i, get(t, i) * exp(3 * mx8i_random_normal(9, 1, (uint64_t)i)));
 }
 
 static void test_options_reach_every_group(void **state) {
@@ -194,8 +204,7 @@ static void test_accumulate(void **state) {
         run_call("grouped_linear", 1, &b);
         for (int64_t i = 0; i < 4 * 64 * 96; i++)
             assert_true(fabs(get(&b.out[DW], i) - get(&once.dw, i) - 0.5) <= 1e-5);
-        for (int64_t i = 0; i < 64; i++)
-            assert_true(fabs(get(&b.out[DBIAS], i) - get(&once.dbias, i) - 0.5) <= 1e-5);
+        for (int64_t i = 0; i < 64; i++) assert_true(fabs(get(&b.out[DBIAS], i) - get(&once.dbias, i) - 0.5) <= 1e-5);
         struct mx8_tensor empty = pick(&b.out[DW], 3);
         for (int64_t i = 0; i < 64 * 96; i++) assert_true(get(&empty, i) == 0.5);
     }
@@ -212,8 +221,8 @@ static struct mx8_op_call quantize(const char *op, struct mx8_tensor x, struct m
 /* Weights (E,N,K) along K: one matrix of E*N rows. */
 static void quantize_weights(const struct mx8_tensor *w, struct mx8_tensor *codes, struct mx8_tensor *scales) {
     int64_t E = w->shape[0], N = w->shape[1], K = w->shape[2];
-    struct mx8_op_call c = quantize("quantize_rows", mx8_make_tensor(w->data, w->dtype, SHAPE(E * N, K)),
-        (struct mx8_tensor){0});
+    struct mx8_op_call c =
+        quantize("quantize_rows", mx8_make_tensor(w->data, w->dtype, SHAPE(E * N, K)), (struct mx8_tensor){0});
     *codes = mx8_make_tensor(c.out[0].data, MX8_F8_E4M3, SHAPE(E, N, K));
     *scales = mx8_make_tensor(c.out[1].data, MX8_F8_E8M0, SHAPE(E, N, K / 32));
 }
@@ -228,7 +237,8 @@ static void test_given_codes_give_the_same_bits(void **state) {
     struct mx8_tensor wq, ws;
     quantize_weights(&l.w, &wq, &ws);
 
-    struct mx8_op_call f = {.in = {[2] = l.offsets, [4] = x.out[0], [5] = x.out[1], [6] = wq, [7] = ws}, .options = mxfp8};
+    struct mx8_op_call f = {
+        .in = {[2] = l.offsets, [4] = x.out[0], [5] = x.out[1], [6] = wq, [7] = ws}, .options = mxfp8};
     f.options.out_dtype = 1 + MX8_F32;
     run_call("grouped_linear", 0, &f);
     assert_int_equal(f.workspace_size, 0);
@@ -236,7 +246,8 @@ static void test_given_codes_give_the_same_bits(void **state) {
 
     struct mx8_op_call b = {.in = {[DY] = l.dy, [OFFSETS] = l.offsets}, .options = mxfp8};
     b.in[DYQ] = dy.out[0], b.in[DYS] = dy.out[1], b.in[DYQ_T] = dy.out[2], b.in[DYS_T] = dy.out[3];
-    b.in[ENDS] = dy.out[4], b.in[XQ_T] = x.out[2], b.in[XS_T] = x.out[3], b.in[WQ_T] = wt.out[0], b.in[WS_T] = wt.out[1];
+    b.in[ENDS] = dy.out[4], b.in[XQ_T] = x.out[2], b.in[XS_T] = x.out[3], b.in[WQ_T] = wt.out[0],
+    b.in[WS_T] = wt.out[1];
     run_call("grouped_linear", 1, &b);
     assert_int_equal(b.workspace_size, 0);
     assert_equal(&r.dx, &b.out[DX]);

@@ -14,7 +14,8 @@ static struct mx8_op_call run_forward(struct mx8_tensor x, struct mx8_tensor w, 
     return c;
 }
 
-static struct mx8_op_call run_backward(struct mx8_tensor dy, struct mx8_tensor x, struct mx8_tensor w, struct mx8_op_options o) {
+static struct mx8_op_call run_backward(
+    struct mx8_tensor dy, struct mx8_tensor x, struct mx8_tensor w, struct mx8_op_options o) {
     struct mx8_op_call c = {.in = {dy, x, w}, .options = o};
     run_call("linear", 1, &c);
     return c;
@@ -24,9 +25,14 @@ static struct mx8_op_call run_backward(struct mx8_tensor dy, struct mx8_tensor x
 
 static void test_matches_torchao(void **state) {
     (void)state;
-    static const struct { const char *name; int32_t rule; } cases[] = {
-        {"dense.a.rceil", MX8_SCALE_RCEIL}, {"dense.a.floor", MX8_SCALE_FLOOR},
-        {"dense.b.rceil", MX8_SCALE_RCEIL}, {"dense.b.floor", MX8_SCALE_FLOOR},
+    static const struct {
+        const char *name;
+        int32_t rule;
+    } cases[] = {
+        {"dense.a.rceil", MX8_SCALE_RCEIL},
+        {"dense.a.floor", MX8_SCALE_FLOOR},
+        {"dense.b.rceil", MX8_SCALE_RCEIL},
+        {"dense.b.floor", MX8_SCALE_FLOOR},
     };
     struct mx8_safetensors st;
     assert_ok(mx8i_open_safetensors(MX8_TEST_DATA "/gemm.safetensors", &st));

@@ -54,10 +54,10 @@ static void test_rows_and_schemas(void **state) {
 
 /* ---- infer ---- */
 
-#define F32 MX8_F32
-#define BF16 MX8_BF16
-#define I32 MX8_I32
-#define CODE MX8_F8_E4M3
+#define F32   MX8_F32
+#define BF16  MX8_BF16
+#define I32   MX8_I32
+#define CODE  MX8_F8_E4M3
 #define SCALE MX8_F8_E8M0
 
 struct shape {
@@ -77,7 +77,8 @@ struct infer_case {
 static const struct infer_case infer_cases[] = {
     {"quantize_rows", 0, {{BF16, 2, {5, 70}}}, {{CODE, 2, {5, 70}}, {SCALE, 2, {5, 3}}}, {0}, {0}},
     {"quantize_rows", 0, {{BF16, 2, {0, 0}}}, {{CODE, 2, {0, 0}}, {SCALE, 2, {0, 0}}}, {0}, {0}},
-    {"quantize_rows", 0, {{F32, 2, {5, 32}}}, {{MX8_F8_E5M2, 2, {5, 32}}, {SCALE, 2, {5, 1}}}, {.format = MX8_F8_E5M2}, {0}},
+    {"quantize_rows", 0, {{F32, 2, {5, 32}}}, {{MX8_F8_E5M2, 2, {5, 32}}, {SCALE, 2, {5, 1}}}, {.format = MX8_F8_E5M2},
+        {0}},
     {"quantize_rows", 0, {{F32, 3, {2, 5, 32}}}, {{0}}, {0}, {"x has 3 dimensions (2,5,32)", "expected 2"}},
     {"quantize_rows", 0, {{I32, 2, {5, 32}}}, {{0}}, {0}, {"quantize_rows: x is i32, expected f32 or bf16"}},
     {"quantize_rows", 0, {{0}}, {{0}}, {0}, {"x is missing"}},
@@ -89,89 +90,135 @@ static const struct infer_case infer_cases[] = {
     {"quantize_rows", 0, {{F32, 2, {-5, 32}}}, {{0}}, {0}, {"x has size -5 in dimension 0"}},
     {"quantize_rows", 0, {{F32, 2, {INT64_MAX / 4, 32}}}, {{0}}, {0}, {"x has more elements than memory can hold"}},
     {"quantize_cols", 0, {{BF16, 2, {70, 5}}}, {{CODE, 2, {5, 70}}, {SCALE, 2, {5, 3}}}, {0}, {0}},
-    {"quantize_cols", 0, {{BF16, 2, {70, 5}}, {I32, 1, {2}}}, {{CODE, 2, {5, 160}}, {SCALE, 2, {5, 5}}, {I32, 1, {2}}}, {0}, {0}},
+    {"quantize_cols", 0, {{BF16, 2, {70, 5}}, {I32, 1, {2}}}, {{CODE, 2, {5, 160}}, {SCALE, 2, {5, 5}}, {I32, 1, {2}}},
+        {0}, {0}},
     {"quantize_cols", 0, {{BF16, 2, {70, 5}}, {I32, 1, {0}}}, {{0}}, {0}, {"at least one group"}},
-    {"quantize_both", 0, {{F32, 2, {33, 4}}}, {{CODE, 2, {33, 4}}, {SCALE, 2, {33, 1}}, {CODE, 2, {4, 33}}, {SCALE, 2, {4, 2}}}, {0}, {0}},
+    {"quantize_both", 0, {{F32, 2, {33, 4}}},
+        {{CODE, 2, {33, 4}}, {SCALE, 2, {33, 1}}, {CODE, 2, {4, 33}}, {SCALE, 2, {4, 2}}}, {0}, {0}},
     {"quantize_3d", 0, {{F32, 3, {2, 40, 6}}}, {{CODE, 3, {2, 40, 6}}, {SCALE, 3, {2, 2, 6}}}, {0}, {0}},
     {"dequantize", 0, {{CODE, 1, {40}}, {SCALE, 1, {2}}}, {{BF16, 1, {40}}}, {0}, {0}},
-    {"dequantize", 0, {{CODE, 4, {2, 3, 4, 40}}, {SCALE, 4, {2, 3, 4, 2}}}, {{F32, 4, {2, 3, 4, 40}}}, {.out_dtype = 1 + F32}, {0}},
-    {"dequantize", 0, {{CODE, 2, {3, 40}}, {SCALE, 2, {3, 1}}}, {{0}}, {0}, {"scales have size 1 in dimension 1, expected 2"}},
+    {"dequantize", 0, {{CODE, 4, {2, 3, 4, 40}}, {SCALE, 4, {2, 3, 4, 2}}}, {{F32, 4, {2, 3, 4, 40}}},
+        {.out_dtype = 1 + F32}, {0}},
+    {"dequantize", 0, {{CODE, 2, {3, 40}}, {SCALE, 2, {3, 1}}}, {{0}}, {0},
+        {"scales have size 1 in dimension 1, expected 2"}},
     {"dequantize", 0, {{CODE, 2, {3, 40}}, {SCALE, 2, {3, 2}}}, {{0}}, {.out_dtype = 1 + I32}, {"out_dtype is i32"}},
     {"block_scales", 0, {{SCALE, 2, {130, 5}}}, {{SCALE, 1, {256 * 8}}}, {0}, {0}},
-    {"block_scales", 0, {{SCALE, 2, {130, 5}}, {I32, 1, {3}}}, {{SCALE, 2, {514, 8}}, {MX8_I64, 1, {4}}}, {.layout = MX8_LAYOUT_M_GROUPS}, {0}},
-    {"block_scales", 0, {{SCALE, 2, {130, 5}}, {I32, 1, {3}}}, {{SCALE, 2, {256, 17}}, {MX8_I64, 1, {4}}}, {.layout = MX8_LAYOUT_K_GROUPS}, {0}},
+    {"block_scales", 0, {{SCALE, 2, {130, 5}}, {I32, 1, {3}}}, {{SCALE, 2, {514, 8}}, {MX8_I64, 1, {4}}},
+        {.layout = MX8_LAYOUT_M_GROUPS}, {0}},
+    {"block_scales", 0, {{SCALE, 2, {130, 5}}, {I32, 1, {3}}}, {{SCALE, 2, {256, 17}}, {MX8_I64, 1, {4}}},
+        {.layout = MX8_LAYOUT_K_GROUPS}, {0}},
     {"block_scales", 0, {{SCALE, 3, {3, 130, 5}}}, {{SCALE, 2, {3, 2048}}}, {.layout = MX8_LAYOUT_PER_EXPERT}, {0}},
     {"block_scales", 0, {{SCALE, 2, {130, 5}}}, {{0}}, {.layout = MX8_LAYOUT_K_GROUPS}, {"offsets are missing"}},
     {"block_scales", 0, {{SCALE, 2, {130, 5}}, {I32, 1, {3}}}, {{0}}, {0}, {"offsets are given", "no groups"}},
     {"block_scales", 0, {{SCALE, 2, {130, 5}}}, {{0}}, {.layout = MX8_LAYOUT_PER_EXPERT}, {"expected 3"}},
     {"block_scales", 0, {{SCALE, 2, {130, 5}}}, {{0}}, {.layout = 4}, {"layout is 4"}},
     {"unblock_scales", 0, {{SCALE, 1, {2048}}, {0}, {SCALE, 2, {130, 5}}}, {{SCALE, 2, {130, 5}}}, {0}, {0}},
-    {"unblock_scales", 0, {{SCALE, 1, {2047}}, {0}, {SCALE, 2, {130, 5}}}, {{0}}, {0}, {"blocked has 2047 bytes, expected 2048"}},
-    {"group_pad", 0, {{BF16, 2, {70, 5}}, {I32, 1, {2}}}, {{BF16, 2, {160, 5}}, {I32, 1, {2}}, {I32, 1, {2}}}, {0}, {0}},
+    {"unblock_scales", 0, {{SCALE, 1, {2047}}, {0}, {SCALE, 2, {130, 5}}}, {{0}}, {0},
+        {"blocked has 2047 bytes, expected 2048"}},
+    {"group_pad", 0, {{BF16, 2, {70, 5}}, {I32, 1, {2}}}, {{BF16, 2, {160, 5}}, {I32, 1, {2}}, {I32, 1, {2}}}, {0},
+        {0}},
     {"group_pad", 0, {{BF16, 2, {70, 5}}, {I32, 1, {2}}}, {{0}}, {.alignment = -1}, {"alignment is -1"}},
-    {"group_pad", 1, {{BF16, 2, {160, 5}}, {I32, 1, {2}}, {I32, 1, {2}}, {BF16, 2, {70, 5}}}, {{BF16, 2, {70, 5}}}, {0}, {0}},
-    {"group_unpad", 0, {{BF16, 2, {159, 5}}, {I32, 1, {2}}, {I32, 1, {2}}, {BF16, 2, {70, 5}}}, {{0}}, {0}, {"padded has 159 rows, expected 160"}},
-    {"group_unpad", 0, {{BF16, 2, {160, 5}}, {I32, 1, {2}}, {I32, 1, {2}}, {F32, 2, {70, 5}}}, {{0}}, {0}, {"like is f32, expected bf16"}},
+    {"group_pad", 1, {{BF16, 2, {160, 5}}, {I32, 1, {2}}, {I32, 1, {2}}, {BF16, 2, {70, 5}}}, {{BF16, 2, {70, 5}}}, {0},
+        {0}},
+    {"group_unpad", 0, {{BF16, 2, {159, 5}}, {I32, 1, {2}}, {I32, 1, {2}}, {BF16, 2, {70, 5}}}, {{0}}, {0},
+        {"padded has 159 rows, expected 160"}},
+    {"group_unpad", 0, {{BF16, 2, {160, 5}}, {I32, 1, {2}}, {I32, 1, {2}}, {F32, 2, {70, 5}}}, {{0}}, {0},
+        {"like is f32, expected bf16"}},
 
     {"linear", 0, {{BF16, 2, {7, 100}}, {BF16, 2, {5, 100}}, {F32, 1, {5}}}, {{BF16, 2, {7, 5}}}, {0}, {0}},
     {"linear", 0, {{BF16, 2, {7, 100}}, {F32, 2, {5, 100}}}, {{F32, 2, {7, 5}}}, {.out_dtype = 1 + F32}, {0}},
-    {"linear", 0, {{BF16, 2, {7, 100}}, {BF16, 2, {5, 96}}}, {{0}}, {0}, {"linear: w has 96 columns, expected 100 (columns of x)"}},
-    {"linear", 0, {{BF16, 2, {7, 64}}, {BF16, 2, {5, 64}}, {BF16, 1, {6}}}, {{0}}, {0}, {"bias has 6 elements, expected 5 (rows of w)"}},
+    {"linear", 0, {{BF16, 2, {7, 100}}, {BF16, 2, {5, 96}}}, {{0}}, {0},
+        {"linear: w has 96 columns, expected 100 (columns of x)"}},
+    {"linear", 0, {{BF16, 2, {7, 64}}, {BF16, 2, {5, 64}}, {BF16, 1, {6}}}, {{0}}, {0},
+        {"bias has 6 elements, expected 5 (rows of w)"}},
     {"linear", 0, {{BF16, 2, {7, 64}}}, {{0}}, {0}, {"linear: w is missing", "as they are"}},
     {"linear", 0, {{BF16, 2, {7, 64}}}, {{0}}, {.precision = 1}, {"w is missing and so are its codes wq"}},
-    {"linear", 0, {{BF16, 2, {7, 100}}, {BF16, 2, {5, 100}}}, {{0}}, {.precision = 1}, {"K is 100 (columns of x)", "multiple of 32"}},
+    {"linear", 0, {{BF16, 2, {7, 100}}, {BF16, 2, {5, 100}}}, {{0}}, {.precision = 1},
+        {"K is 100 (columns of x)", "multiple of 32"}},
     {"linear", 0, {{BF16, 2, {7, 64}}, {BF16, 2, {5, 64}}}, {{0}}, {.precision = 2}, {"precision is 2"}},
-    {"linear", 0, {{BF16, 2, {7, 64}}, {BF16, 2, {5, 64}}}, {{0}}, {.weight_tile_rows = 64}, {"weight_tile_rows is 64"}},
-    {"linear", 0, {{0}, {0}, {0}, {CODE, 2, {7, 64}}, {SCALE, 2, {7, 2}}, {CODE, 2, {5, 64}}, {SCALE, 2, {5, 2}}}, {{BF16, 2, {7, 5}}}, {.precision = 1}, {0}},
-    {"linear", 0, {{F32, 2, {7, 64}}, {0}, {0}, {0}, {0}, {CODE, 2, {5, 64}}, {SCALE, 2, {5, 2}}}, {{F32, 2, {7, 5}}}, {.precision = 1}, {0}},
-    {"linear", 0, {{F32, 2, {7, 64}}, {0}, {0}, {0}, {0}, {CODE, 2, {5, 64}}}, {{0}}, {.precision = 1}, {"wq is given without ws"}},
-    {"linear", 0, {{F32, 2, {7, 64}}, {0}, {0}, {0}, {0}, {CODE, 2, {5, 64}}, {SCALE, 2, {5, 1}}}, {{0}}, {.precision = 1}, {"ws has 1 columns, expected 2 (32-blocks in the columns of x)"}},
-    {"linear", 1, {{BF16, 2, {7, 64}}, {BF16, 2, {7, 32}}, {F32, 2, {64, 32}}}, {{BF16, 2, {7, 32}}, {F32, 2, {64, 32}}, {F32, 1, {64}}}, {.precision = 1}, {0}},
-    {"linear", 1, {{BF16, 2, {7, 65}}, {BF16, 2, {7, 32}}, {F32, 2, {65, 32}}}, {{0}}, {.precision = 1}, {"N is 65 (columns of dy)", "input gradient"}},
-    {"linear", 1, {{BF16, 2, {7, 65}}, {BF16, 2, {7, 33}}}, {{0}, {F32, 2, {65, 33}}, {F32, 1, {65}}}, {.precision = 1}, {0}},
-    {"linear", 1, {{BF16, 2, {7, 64}}, {0}, {0}, {0}, {0}, {CODE, 2, {64, 33}}, {SCALE, 2, {64, 1}}}, {{0}}, {.precision = 1}, {"dyq_t has 33 columns, expected 32 (M rounded up to 32)"}},
+    {"linear", 0, {{BF16, 2, {7, 64}}, {BF16, 2, {5, 64}}}, {{0}}, {.weight_tile_rows = 64},
+        {"weight_tile_rows is 64"}},
+    {"linear", 0, {{0}, {0}, {0}, {CODE, 2, {7, 64}}, {SCALE, 2, {7, 2}}, {CODE, 2, {5, 64}}, {SCALE, 2, {5, 2}}},
+        {{BF16, 2, {7, 5}}}, {.precision = 1}, {0}},
+    {"linear", 0, {{F32, 2, {7, 64}}, {0}, {0}, {0}, {0}, {CODE, 2, {5, 64}}, {SCALE, 2, {5, 2}}}, {{F32, 2, {7, 5}}},
+        {.precision = 1}, {0}},
+    {"linear", 0, {{F32, 2, {7, 64}}, {0}, {0}, {0}, {0}, {CODE, 2, {5, 64}}}, {{0}}, {.precision = 1},
+        {"wq is given without ws"}},
+    {"linear", 0, {{F32, 2, {7, 64}}, {0}, {0}, {0}, {0}, {CODE, 2, {5, 64}}, {SCALE, 2, {5, 1}}}, {{0}},
+        {.precision = 1}, {"ws has 1 columns, expected 2 (32-blocks in the columns of x)"}},
+    {"linear", 1, {{BF16, 2, {7, 64}}, {BF16, 2, {7, 32}}, {F32, 2, {64, 32}}},
+        {{BF16, 2, {7, 32}}, {F32, 2, {64, 32}}, {F32, 1, {64}}}, {.precision = 1}, {0}},
+    {"linear", 1, {{BF16, 2, {7, 65}}, {BF16, 2, {7, 32}}, {F32, 2, {65, 32}}}, {{0}}, {.precision = 1},
+        {"N is 65 (columns of dy)", "input gradient"}},
+    {"linear", 1, {{BF16, 2, {7, 65}}, {BF16, 2, {7, 33}}}, {{0}, {F32, 2, {65, 33}}, {F32, 1, {65}}}, {.precision = 1},
+        {0}},
+    {"linear", 1, {{BF16, 2, {7, 64}}, {0}, {0}, {0}, {0}, {CODE, 2, {64, 33}}, {SCALE, 2, {64, 1}}}, {{0}},
+        {.precision = 1}, {"dyq_t has 33 columns, expected 32 (M rounded up to 32)"}},
     {"linear", 1, {{BF16, 2, {7, 64}}}, {{0}, {0}, {F32, 1, {64}}}, {0}, {0}},
 
-    {"grouped_linear", 0, {{BF16, 2, {7, 64}}, {BF16, 3, {3, 5, 64}}, {I32, 1, {3}}}, {{BF16, 2, {7, 5}}}, {.precision = 1}, {0}},
-    {"grouped_linear", 0, {{BF16, 2, {7, 64}}, {BF16, 3, {3, 5, 64}}, {I32, 1, {4}}}, {{0}}, {0}, {"offsets has 4 elements, expected 3 (entries in dimension 0 of w)"}},
-    {"grouped_linear", 0, {{BF16, 2, {7, 64}}, {BF16, 3, {0, 5, 64}}, {I32, 1, {0}}}, {{0}}, {0}, {"expected one per expert, at least 1"}},
+    {"grouped_linear", 0, {{BF16, 2, {7, 64}}, {BF16, 3, {3, 5, 64}}, {I32, 1, {3}}}, {{BF16, 2, {7, 5}}},
+        {.precision = 1}, {0}},
+    {"grouped_linear", 0, {{BF16, 2, {7, 64}}, {BF16, 3, {3, 5, 64}}, {I32, 1, {4}}}, {{0}}, {0},
+        {"offsets has 4 elements, expected 3 (entries in dimension 0 of w)"}},
+    {"grouped_linear", 0, {{BF16, 2, {7, 64}}, {BF16, 3, {0, 5, 64}}, {I32, 1, {0}}}, {{0}}, {0},
+        {"expected one per expert, at least 1"}},
     {"grouped_linear", 0, {{BF16, 2, {7, 64}}, {BF16, 3, {3, 5, 64}}}, {{0}}, {0}, {"offsets is missing (input 3)"}},
-    {"grouped_linear", 0, {{BF16, 2, {7, 100}}, {BF16, 3, {3, 5, 100}}, {I32, 1, {3}}}, {{0}}, {.precision = 1}, {"grouped_linear: K is 100"}},
-    {"grouped_linear", 1, {{BF16, 2, {7, 64}}, {BF16, 2, {7, 32}}, {F32, 3, {3, 64, 32}}, {I32, 1, {3}}}, {{BF16, 2, {7, 32}}, {F32, 3, {3, 64, 32}}, {F32, 1, {64}}}, {.precision = 1}, {0}},
-    {"grouped_linear", 1, {{BF16, 2, {7, 64}}, {BF16, 2, {7, 32}}, {F32, 3, {3, 60, 32}}, {I32, 1, {3}}}, {{0}}, {0}, {"w has 60 entries in dimension 1, expected 64 (columns of dy)"}},
+    {"grouped_linear", 0, {{BF16, 2, {7, 100}}, {BF16, 3, {3, 5, 100}}, {I32, 1, {3}}}, {{0}}, {.precision = 1},
+        {"grouped_linear: K is 100"}},
+    {"grouped_linear", 1, {{BF16, 2, {7, 64}}, {BF16, 2, {7, 32}}, {F32, 3, {3, 64, 32}}, {I32, 1, {3}}},
+        {{BF16, 2, {7, 32}}, {F32, 3, {3, 64, 32}}, {F32, 1, {64}}}, {.precision = 1}, {0}},
+    {"grouped_linear", 1, {{BF16, 2, {7, 64}}, {BF16, 2, {7, 32}}, {F32, 3, {3, 60, 32}}, {I32, 1, {3}}}, {{0}}, {0},
+        {"w has 60 entries in dimension 1, expected 64 (columns of dy)"}},
 
     {"embedding", 0, {{I32, 1, {7}}, {BF16, 2, {11, 4}}}, {{F32, 2, {7, 4}}}, {.out_dtype = 1 + F32}, {0}},
     {"embedding", 1, {{BF16, 2, {7, 4}}, {I32, 1, {7}}}, {{0}}, {0}, {"expected shape (V, 4) set by the caller"}},
-    {"rmsnorm", 0, {{BF16, 2, {7, 4}}, {F32, 1, {4}}, {BF16, 2, {7, 4}}}, {{BF16, 2, {7, 4}}, {F32, 1, {7}}, {BF16, 2, {7, 4}}}, {0}, {0}},
+    {"rmsnorm", 0, {{BF16, 2, {7, 4}}, {F32, 1, {4}}, {BF16, 2, {7, 4}}},
+        {{BF16, 2, {7, 4}}, {F32, 1, {7}}, {BF16, 2, {7, 4}}}, {0}, {0}},
     {"rmsnorm", 0, {{BF16, 2, {7, 4}}, {F32, 1, {5}}}, {{0}}, {0}, {"w has 5 elements, expected 4 (columns of x)"}},
-    {"rmsnorm", 0, {{BF16, 2, {7, 4}}, {F32, 1, {4}}, {F32, 2, {7, 4}}}, {{0}}, {0}, {"add is f32, expected bf16 as the first input"}},
+    {"rmsnorm", 0, {{BF16, 2, {7, 4}}, {F32, 1, {4}}, {F32, 2, {7, 4}}}, {{0}}, {0},
+        {"add is f32, expected bf16 as the first input"}},
     {"rmsnorm", 0, {{BF16, 2, {7, 4}}, {F32, 1, {4}}}, {{0}}, {.eps = -1}, {"eps is -1"}},
     {"rope", 0, {{BF16, 2, {7, 12}}, {F32, 3, {8, 2, 2}}}, {{BF16, 2, {7, 12}}}, {.n_heads = 3}, {0}},
     {"rope", 0, {{BF16, 2, {7, 10}}, {F32, 3, {8, 2, 2}}}, {{0}}, {0}, {"x has 10 columns", "heads of 4"}},
-    {"rope", 0, {{BF16, 2, {7, 12}}, {F32, 3, {8, 2, 3}}}, {{0}}, {0}, {"table has 3 entries in dimension 2, expected 2"}},
+    {"rope", 0, {{BF16, 2, {7, 12}}, {F32, 3, {8, 2, 3}}}, {{0}}, {0},
+        {"table has 3 entries in dimension 2, expected 2"}},
     {"rope", 0, {{BF16, 2, {7, 12}}, {F32, 3, {8, 2, 2}}}, {{0}}, {.seq_len = 9}, {"seq_len is 9, expected 1 to 8"}},
-    {"attention", 0, {{F32, 2, {8, 16}}, {F32, 2, {8, 8}}, {F32, 2, {8, 8}}}, {{F32, 2, {8, 16}}, {F32, 2, {8, 4}}}, {.n_heads = 4, .n_kv_heads = 2}, {0}},
-    {"attention", 0, {{F32, 2, {8, 16}}, {F32, 2, {8, 8}}, {F32, 2, {8, 8}}}, {{0}}, {.n_heads = 4, .n_kv_heads = 3}, {"n_heads is 4 and n_kv_heads 3"}},
-    {"attention", 0, {{F32, 2, {8, 16}}, {F32, 2, {8, 8}}, {F32, 2, {8, 8}}}, {{0}}, {.n_heads = 4}, {"k has 8 columns, expected 16 (4 heads of 4)"}},
-    {"attention", 0, {{F32, 2, {8, 16}}, {F32, 2, {8, 16}}, {F32, 2, {8, 16}}}, {{0}}, {.n_heads = 4, .seq_len = 3}, {"q has 8 rows, expected a multiple of seq_len (3)"}},
-    {"attention", 0, {{F32, 2, {8, 16}}, {F32, 2, {8, 16}}, {F32, 2, {8, 16}}}, {{0}}, {.n_heads = 4, .mask = 1}, {"doc is missing"}},
+    {"attention", 0, {{F32, 2, {8, 16}}, {F32, 2, {8, 8}}, {F32, 2, {8, 8}}}, {{F32, 2, {8, 16}}, {F32, 2, {8, 4}}},
+        {.n_heads = 4, .n_kv_heads = 2}, {0}},
+    {"attention", 0, {{F32, 2, {8, 16}}, {F32, 2, {8, 8}}, {F32, 2, {8, 8}}}, {{0}}, {.n_heads = 4, .n_kv_heads = 3},
+        {"n_heads is 4 and n_kv_heads 3"}},
+    {"attention", 0, {{F32, 2, {8, 16}}, {F32, 2, {8, 8}}, {F32, 2, {8, 8}}}, {{0}}, {.n_heads = 4},
+        {"k has 8 columns, expected 16 (4 heads of 4)"}},
+    {"attention", 0, {{F32, 2, {8, 16}}, {F32, 2, {8, 16}}, {F32, 2, {8, 16}}}, {{0}}, {.n_heads = 4, .seq_len = 3},
+        {"q has 8 rows, expected a multiple of seq_len (3)"}},
+    {"attention", 0, {{F32, 2, {8, 16}}, {F32, 2, {8, 16}}, {F32, 2, {8, 16}}}, {{0}}, {.n_heads = 4, .mask = 1},
+        {"doc is missing"}},
     {"attention", 0, {{F32, 2, {8, 16}}, {F32, 2, {8, 16}}, {F32, 2, {8, 16}}}, {{0}}, {0}, {"n_heads is 0"}},
-    {"router", 0, {{F32, 2, {7, 5}}, {F32, 1, {5}}}, {{F32, 2, {7, 5}}, {I32, 2, {7, 2}}, {F32, 2, {7, 2}}, {I32, 1, {14}}, {I32, 2, {7, 2}}, {I32, 1, {5}}}, {.top_k = 2}, {0}},
+    {"router", 0, {{F32, 2, {7, 5}}, {F32, 1, {5}}},
+        {{F32, 2, {7, 5}}, {I32, 2, {7, 2}}, {F32, 2, {7, 2}}, {I32, 1, {14}}, {I32, 2, {7, 2}}, {I32, 1, {5}}},
+        {.top_k = 2}, {0}},
     {"router", 0, {{F32, 2, {7, 5}}}, {{0}}, {.top_k = 6}, {"top_k is 6, expected 1 to 5 (columns of logits)"}},
     {"router", 0, {{F32, 2, {7, 5}}}, {{0}}, {0}, {"top_k is 0"}},
     {"permute", 0, {{F32, 2, {7, 5}}, {I32, 1, {14}}, {I32, 2, {7, 2}}}, {{F32, 2, {14, 5}}}, {0}, {0}},
-    {"permute", 0, {{F32, 2, {7, 5}}, {I32, 1, {13}}, {I32, 2, {7, 2}}}, {{0}}, {0}, {"order has 13 elements, expected 14 (tokens times top_k)"}},
-    {"permute", 1, {{F32, 2, {14, 5}}, {0}, {I32, 1, {14}}, {I32, 2, {7, 2}}, {F32, 2, {7, 2}}}, {{F32, 2, {7, 5}}, {0}}, {0}, {0}},
-    {"combine", 0, {{F32, 2, {14, 5}}, {I32, 1, {14}}, {I32, 2, {7, 2}}, {0}, {F32, 2, {6, 5}}}, {{0}}, {0}, {"base has 6 rows, expected 7 (rows of positions)"}},
+    {"permute", 0, {{F32, 2, {7, 5}}, {I32, 1, {13}}, {I32, 2, {7, 2}}}, {{0}}, {0},
+        {"order has 13 elements, expected 14 (tokens times top_k)"}},
+    {"permute", 1, {{F32, 2, {14, 5}}, {0}, {I32, 1, {14}}, {I32, 2, {7, 2}}, {F32, 2, {7, 2}}},
+        {{F32, 2, {7, 5}}, {0}}, {0}, {0}},
+    {"combine", 0, {{F32, 2, {14, 5}}, {I32, 1, {14}}, {I32, 2, {7, 2}}, {0}, {F32, 2, {6, 5}}}, {{0}}, {0},
+        {"base has 6 rows, expected 7 (rows of positions)"}},
     {"swiglu", 0, {{F32, 2, {7, 5}}, {F32, 2, {7, 6}}}, {{0}}, {0}, {"up has 6 columns, expected 5 (columns of gate)"}},
     {"add", 0, {{F32, 3, {7, 5, 2}}, {F32, 3, {7, 5, 2}}}, {{F32, 3, {7, 5, 2}}}, {0}, {0}},
     {"add", 0, {{F32, 2, {7, 5}}, {F32, 2, {5, 7}}}, {{0}}, {0}, {"expected the shape of a"}},
     {"add", 1, {{F32, 2, {7, 5}}}, {{0}}, {0}, {"add: a backward pass is asked for"}},
-    {"lm_head_loss", 0, {{BF16, 2, {7, 64}}, {BF16, 2, {50, 64}}, {I32, 1, {7}}}, {{MX8_F64, 1, {1}}}, {.precision = 1}, {0}},
-    {"lm_head_loss", 1, {{BF16, 2, {7, 64}}, {BF16, 2, {50, 64}}, {I32, 1, {7}}}, {{MX8_F64, 1, {1}}, {BF16, 2, {7, 64}}, {F32, 2, {50, 64}}}, {0}, {0}},
-    {"lm_head_loss", 1, {{BF16, 2, {7, 64}}, {BF16, 2, {50, 64}}, {I32, 1, {7}}}, {{0}}, {.precision = 1}, {"V is 50 (rows of w)", "input gradient"}},
+    {"lm_head_loss", 0, {{BF16, 2, {7, 64}}, {BF16, 2, {50, 64}}, {I32, 1, {7}}}, {{MX8_F64, 1, {1}}}, {.precision = 1},
+        {0}},
+    {"lm_head_loss", 1, {{BF16, 2, {7, 64}}, {BF16, 2, {50, 64}}, {I32, 1, {7}}},
+        {{MX8_F64, 1, {1}}, {BF16, 2, {7, 64}}, {F32, 2, {50, 64}}}, {0}, {0}},
+    {"lm_head_loss", 1, {{BF16, 2, {7, 64}}, {BF16, 2, {50, 64}}, {I32, 1, {7}}}, {{0}}, {.precision = 1},
+        {"V is 50 (rows of w)", "input gradient"}},
     {"lm_head_loss", 0, {{BF16, 2, {7, 64}}, {0}, {I32, 1, {7}}}, {{0}}, {0}, {"w is missing"}},
-    {"lm_head_loss", 0, {{BF16, 2, {7, 64}}, {BF16, 2, {50, 64}}, {I32, 1, {6}}}, {{0}}, {0}, {"targets has 6 elements, expected 7 (rows of h)"}},
+    {"lm_head_loss", 0, {{BF16, 2, {7, 64}}, {BF16, 2, {50, 64}}, {I32, 1, {6}}}, {{0}}, {0},
+        {"targets has 6 elements, expected 7 (rows of h)"}},
 };
 enum { INFER_CASES = sizeof infer_cases / sizeof infer_cases[0] };
 
@@ -201,7 +248,8 @@ static void test_infer(void **state) {
         struct mx8_op_call call = make_call(c);
         enum mx8_status status = mx8_infer_op(mx8_find_op(c->op), c->backward, &call);
         if (c->words[0]) {
-            if (status != MX8_INVALID_ARGUMENT) fail_msg("%s (case %d) was accepted, expected: %s", c->op, i, c->words[0]);
+            if (status != MX8_INVALID_ARGUMENT)
+                fail_msg("%s (case %d) was accepted, expected: %s", c->op, i, c->words[0]);
             for (int w = 0; w < 3 && c->words[w]; w++) assert_message(c->words[w]);
         } else {
             if (status != MX8_OK) fail_msg("%s (case %d): %s", c->op, i, mx8_get_last_error());
@@ -247,9 +295,12 @@ static size_t size_linear(int backward, struct mx8_tensor in[11], struct mx8_op_
 static void test_workspace_shrinks_with_given_codes(void **state) {
     (void)state;
     struct mx8_op_options mxfp8 = {.precision = MX8_PRECISION_MXFP8}, high = {0};
-    struct mx8_tensor x = mx8_make_tensor(NULL, MX8_BF16, SHAPE(64, 128)), w = mx8_make_tensor(NULL, MX8_BF16, SHAPE(96, 128));
-    struct mx8_tensor xq = mx8_make_tensor(NULL, MX8_F8_E4M3, SHAPE(64, 128)), xs = mx8_make_tensor(NULL, MX8_U8, SHAPE(64, 4));
-    struct mx8_tensor wq = mx8_make_tensor(NULL, MX8_F8_E4M3, SHAPE(96, 128)), ws = mx8_make_tensor(NULL, MX8_U8, SHAPE(96, 4));
+    struct mx8_tensor x = mx8_make_tensor(NULL, MX8_BF16, SHAPE(64, 128)),
+                      w = mx8_make_tensor(NULL, MX8_BF16, SHAPE(96, 128));
+    struct mx8_tensor xq = mx8_make_tensor(NULL, MX8_F8_E4M3, SHAPE(64, 128)),
+                      xs = mx8_make_tensor(NULL, MX8_U8, SHAPE(64, 4));
+    struct mx8_tensor wq = mx8_make_tensor(NULL, MX8_F8_E4M3, SHAPE(96, 128)),
+                      ws = mx8_make_tensor(NULL, MX8_U8, SHAPE(96, 4));
     size_t both = size_linear(0, (struct mx8_tensor[11]){x, w}, mxfp8);
     size_t one = size_linear(0, (struct mx8_tensor[11]){[0] = x, [5] = wq, [6] = ws}, mxfp8);
     assert_int_equal(size_linear(0, (struct mx8_tensor[11]){x, w}, high), 0);
@@ -366,7 +417,8 @@ static void test_empty_sizes_run(void **state) {
             if (call.in[n].ndim > 0) call.in[n] = new_tensor(call.in[n].dtype, call.in[n].ndim, call.in[n].shape);
         run_call(empty[i].op, empty[i].backward, &call);
         int product = !strcmp(empty[i].op, "linear") || !strcmp(empty[i].op, "lm_head_loss");
-        for (int o = 0; product && o < 3 && call.out[o].ndim > 0; o++) assert_zero(&call.out[o]); /* sums over nothing */
+        for (int o = 0; product && o < 3 && call.out[o].ndim > 0; o++)
+            assert_zero(&call.out[o]); /* sums over nothing */
     }
 }
 
@@ -412,7 +464,8 @@ static void test_contexts_refuse(void **state) {
     refuse_context((struct mx8_context_options){.isa = "mmx"}, MX8_INVALID_ARGUMENT, "mmx");
     refuse_context((struct mx8_context_options){.size = 4096}, MX8_INVALID_ARGUMENT, "options.size is 4096");
     refuse_context((struct mx8_context_options){.allocate = allocate_nothing}, MX8_INVALID_ARGUMENT, "without release");
-    refuse_context((struct mx8_context_options){.allocate = allocate_nothing, .release = release_nothing, .user = &asked},
+    refuse_context(
+        (struct mx8_context_options){.allocate = allocate_nothing, .release = release_nothing, .user = &asked},
         MX8_OUT_OF_MEMORY, "scratch");
     assert_int_equal(asked, 1);
     assert_status(mx8_create_context(NULL, NULL), MX8_INVALID_ARGUMENT);
