@@ -3,8 +3,6 @@
 #include "gemm_sm90.cuh"
 
 namespace {
-struct Operand { const void *data; int dtype; uint64_t inner, outer, pitch; }; // bytes are counted by the map's element size
-
 bool encode(const cuda_backend *b, CUtensorMap *map, CUtensorMapDataType type, void *data, int rank, const uint64_t *dims,
             const uint64_t *strides, const uint32_t *box, CUtensorMapSwizzle swizzle) {
     const cuuint32_t ones[3] = {1, 1, 1};
@@ -25,11 +23,14 @@ template <class C> enum mx8_status launch(const struct mx8_exec *x, const struct
     const CUtensorMapDataType in = C::MX ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
     const CUtensorMapDataType out = C::OUT == BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
     CUtensorMap ta, tb, td;
-    const uint64_t da[2] = {(uint64_t)j->K, (uint64_t)j->M}, pa[1] = {(uint64_t)j->a.ls * es};
-    const uint64_t db[2] = {(uint64_t)j->K, (uint64_t)j->N * (grouped_m ? G : 1)}, pb[1] = {(uint64_t)j->b.ls * es};
+    // (inner, outer) of a map: (k, lines) or (lines, k); an expert's matrix follows the one before it.
+    const uint64_t K = (uint64_t)j->K, M = (uint64_t)j->M, N = (uint64_t)j->N, tall = grouped_m ? (uint64_t)G : 1;
+    const uint64_t da[2] = {C::TA ? M : K, C::TA ? K : M}, pa[1] = {(uint64_t)(C::TA ? j->a.ks : j->a.ls) * es};
+    const uint64_t db[2] = {C::TB ? N : K, (C::TB ? K : N) * tall}, pb[1] = {(uint64_t)(C::TB ? j->b.ks : j->b.ls) * es};
     const uint64_t dd[3] = {(uint64_t)j->N, (uint64_t)j->M, (uint64_t)(grouped_m ? 1 : G)};
     const uint64_t pd[2] = {(uint64_t)j->c_ls * os, (uint64_t)(grouped_m || G == 1 ? (int64_t)j->M * j->c_ls : j->c_gs) * os};
-    const uint32_t ba[2] = {(uint32_t)C::KB, BM / CLUSTER}, bb[2] = {(uint32_t)C::KB, BN}, bd[3] = {(uint32_t)(64 / os), 64, 1};
+    const uint32_t ba[2] = {C::TA ? 64u : (uint32_t)C::KB, C::TA ? (uint32_t)C::KB : BM / CLUSTER};
+    const uint32_t bb[2] = {C::TB ? 64u : (uint32_t)C::KB, C::TB ? (uint32_t)C::KB : BN}, bd[3] = {(uint32_t)(64 / os), 64, 1};
     if (!encode(b, &ta, in, (void *)j->a.data, 2, da, pa, ba, CU_TENSOR_MAP_SWIZZLE_128B) ||
         !encode(b, &tb, in, (void *)j->b.data, 2, db, pb, bb, CU_TENSOR_MAP_SWIZZLE_128B) ||
         !encode(b, &td, out, j->c, 3, dd, pd, bd, CU_TENSOR_MAP_SWIZZLE_64B))
@@ -65,19 +66,37 @@ template <class C> enum mx8_status launch(const struct mx8_exec *x, const struct
 
 bool aligned16(const void *p, int64_t bytes) { return ((uintptr_t)p | (uint64_t)bytes) % 16 == 0; }
 
-// K-major, 16-byte aligned rows, and for MXFP8 scales equal over 256 elements along K.
-bool takes_operand(const struct mx8_matrix *m, int64_t group_lines) {
-    const int es = m->dtype == MX8_F8_E4M3 ? 1 : 2;
-    if (m->ks != 1 || !aligned16(m->data, m->ls * es)) return false;
-    if (m->gs && m->gs != group_lines * m->ls) return false; // experts must be one tall matrix
-    return m->dtype == MX8_BF16 || (m->dtype == MX8_F8_E4M3 && m->scale_group > 0 && m->scale_group % 256 == 0);
+// One tall matrix of 16-byte aligned rows. MXFP8: k contiguous, scales equal over 256 elements along K. bf16: k contiguous,
+// or lines contiguous (transposed). `depth`: lines of an expert, or its k when transposed.
+bool takes_mx(const struct mx8_matrix *m, int64_t lines) {
+    return m->dtype == MX8_F8_E4M3 && m->scale_group > 0 && m->scale_group % 256 == 0 && m->ks == 1 && aligned16(m->data, m->ls) &&
+           (m->gs == 0 || m->gs == lines * m->ls);
+}
+bool takes_bf16(const struct mx8_matrix *m, int64_t lines, int64_t k, bool *transposed) {
+    *transposed = m->ks != 1;
+    if (m->dtype != MX8_BF16 || (m->ks != 1 && m->ls != 1) || !aligned16(m->data, (*transposed ? m->ks : m->ls) * 2)) return false;
+    return m->gs == 0 || m->gs == (*transposed ? k * m->ks : lines * m->ls);
 }
 
-template <sm90::Kind KIND, sm90::Scales SC> enum mx8_status choose_output(const struct mx8_exec *x, const struct mx8_gemm_job *j) {
+template <sm90::Kind KIND, sm90::Scales SC, bool TA = false, bool TB = false>
+enum mx8_status choose_output(const struct mx8_exec *x, const struct mx8_gemm_job *j) {
     using namespace sm90;
-    if (j->c_dtype == MX8_BF16) return j->accumulate ? MX8_UNSUPPORTED : launch<Config<KIND, SC, BF16>>(x, j);
-    if (!j->accumulate) return launch<Config<KIND, SC, F32>>(x, j);
-    return launch<Config<KIND, SC, F32_ADD>>(x, j);
+    if (j->c_dtype == MX8_BF16) return j->accumulate ? MX8_UNSUPPORTED : launch<Config<KIND, SC, BF16, TA, TB>>(x, j);
+    if (!j->accumulate) return launch<Config<KIND, SC, F32, TA, TB>>(x, j);
+    return launch<Config<KIND, SC, F32_ADD, TA, TB>>(x, j);
+}
+
+// The three products of grouped bf16 linears: forward, input gradient, weight gradient.
+enum mx8_status choose_bf16(const struct mx8_exec *x, const struct mx8_gemm_job *j) {
+    using namespace sm90;
+    bool ta, tb;
+    const bool m_groups = j->mode == MX8_GEMM_M_GROUPS;
+    if (!takes_bf16(&j->a, j->M, j->K, &ta) || !takes_bf16(&j->b, j->N, j->K, &tb)) return MX8_UNSUPPORTED;
+    if (m_groups && !ta && !tb) return choose_output<M_GROUPS, NONE>(x, j);
+    // The last K-block would reach into the next expert's weights.
+    if (m_groups && !ta && tb && j->K % 64 == 0) return choose_output<M_GROUPS, NONE, false, true>(x, j);
+    if (j->mode == MX8_GEMM_K_GROUPS && ta && tb) return choose_output<K_GROUPS, NONE, true, true>(x, j);
+    return MX8_UNSUPPORTED;
 }
 } // namespace
 
@@ -86,17 +105,15 @@ enum mx8_status cuda_gemm_sm90(const struct mx8_exec *x, const struct mx8_gemm_j
     const cuda_backend *b = backend_of(x);
     const int64_t limit = INT32_MAX;
     const int es = j->c_dtype == MX8_BF16 ? 2 : 4;
-    const bool mx = j->a.dtype == MX8_F8_E4M3;
     if (b->capability != 90 || !b->encode_map || j->exact || j->bias || j->a.dtype != j->b.dtype) return MX8_UNSUPPORTED;
-    if (!takes_operand(&j->a, 0) || !takes_operand(&j->b, j->mode == MX8_GEMM_M_GROUPS ? j->N : 0)) return MX8_UNSUPPORTED;
     if (j->G > MAX_GROUPS || j->M > limit || j->K > limit || j->N * (j->G > 0 ? j->G : 1) > limit) return MX8_UNSUPPORTED;
     if (!aligned16(j->c, j->c_ls * es) || (j->mode == MX8_GEMM_K_GROUPS && !aligned16(j->c, j->c_gs * es))) return MX8_UNSUPPORTED;
     if (j->N * es % 16 != 0) return MX8_UNSUPPORTED; // TMA stores whole 16-byte pieces: it would write past the line
     if (j->M == 0 || j->N == 0 || j->K == 0) return MX8_UNSUPPORTED; // zeroing is the generic path's
+    if (j->a.dtype == MX8_BF16) return choose_bf16(x, j);
+    if (!takes_mx(&j->a, j->M) || !takes_mx(&j->b, j->N)) return MX8_UNSUPPORTED;
     // A dense weight gradient is a K-grouped product of one group: the same instance serves both.
     const bool k_kind = j->mode == MX8_GEMM_K_GROUPS || (j->mode == MX8_GEMM_DENSE && j->c_dtype == MX8_F32);
-    const bool s32 = j->b.tile >= 32;
-    if (!mx) return k_kind ? choose_output<K_GROUPS, NONE>(x, j) : choose_output<M_GROUPS, NONE>(x, j);
-    if (k_kind) return s32 ? choose_output<K_GROUPS, S32>(x, j) : choose_output<K_GROUPS, S1>(x, j);
-    return s32 ? choose_output<M_GROUPS, S32>(x, j) : choose_output<M_GROUPS, S1>(x, j);
+    if (k_kind) return j->b.tile >= 32 ? choose_output<K_GROUPS, S32>(x, j) : choose_output<K_GROUPS, S1>(x, j);
+    return j->b.tile >= 32 ? choose_output<M_GROUPS, S32>(x, j) : choose_output<M_GROUPS, S1>(x, j);
 }

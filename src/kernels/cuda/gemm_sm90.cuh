@@ -16,8 +16,8 @@
 //   stage s:  TMA -> A[256 x 128 B] B[128 x 128 B] --full[s]--> wgmma x 4 a wave --empty[s]--> TMA
 //             bytes -> scale ring[s + KS slots]   --full[s]--> promotion
 //
-// Groups: M groups begin at any row; a tile that ends inside 256 rows stores with predicates instead of TMA. K groups
-// begin at multiples of the K-block (the quantizer pads them with zero codes). Offsets are read on the device.
+// Groups: M groups begin at any row; a tile that ends inside 256 rows stores with predicates instead of TMA. MXFP8 K groups
+// begin at multiples of the K-block (the quantizer pads them with zero codes); bf16 ones begin anywhere. Offsets are read on the device.
 //
 // Prototype figures (H200, 65,536 tokens, 8 experts, 5120 x 8192, median): forward 1227, dgrad 1214-1260, wgrad 1182 TFLOP/s,
 // 88-95 % of the tensor cores' peak at the clock that the 700 W cap leaves. Lost: ordered warpgroups (-1 to -8 %), cluster of
@@ -41,7 +41,9 @@ struct Args {
     int raster;             // M tiles per super-row
 };
 
-template <Kind KIND_, Scales SC_, Output OUT_> struct Config {
+// TA, TB (bf16 only): the operand's lines are contiguous instead of its k, as in input and weight gradients.
+template <Kind KIND_, Scales SC_, Output OUT_, bool TA_ = false, bool TB_ = false> struct Config {
+    static constexpr bool TA = TA_, TB = TB_;
     static constexpr Kind KIND = KIND_;
     static constexpr Scales SC = SC_;
     static constexpr Output OUT = OUT_;
@@ -62,7 +64,7 @@ template <Kind KIND_, Scales SC_, Output OUT_> struct Config {
 // Walks the tiles of one cluster; every role runs the same walk.
 template <class C> struct Walk {
     const Args &p; const int *tiles; int u, step, g, n_pairs, total; uint32_t rank;
-    int m0, n0, kb0, nk, rows, brow; // current tile: row of A, column in the group, first K-block, count, valid rows, row of B
+    int m0, n0, k0, kend, nk, rows;  // current tile: row of A, column in the group, range of k, K-blocks, valid rows
     __device__ Walk(const Args &a, const int *pre) : p(a), tiles(pre), g(0) {
         rank = ptx::cta_rank();
         step = gridDim.x / CLUSTER;
@@ -80,15 +82,15 @@ template <class C> struct Walk {
             mbase = g ? tiles[MAX_GROUPS + g] : 0;
             mend = tiles[MAX_GROUPS + 1 + g];
             mt = (mend - mbase + BM - 1) / BM;
-            kb0 = 0;
-            nk = (p.K + C::KB - 1) / C::KB;
+            k0 = 0;
+            kend = p.K;
         } else {
             g = v / (mt * n_pairs);
             v -= g * mt * n_pairs;
-            const int k0 = g ? tiles[MAX_GROUPS + g] : 0;
-            kb0 = k0 / C::KB;
-            nk = (tiles[MAX_GROUPS + 1 + g] - k0 + C::KB - 1) / C::KB;
+            k0 = g ? tiles[MAX_GROUPS + g] : 0;
+            kend = tiles[MAX_GROUPS + 1 + g];
         }
+        nk = (kend - k0 + C::KB - 1) / C::KB;
         // Super-rows of nearly equal height <= raster (a one-tile remainder would re-read all of B); M tiles run fastest.
         const int ns = (mt + p.raster - 1) / p.raster, h = mt / ns, extra = mt % ns, big = extra * (h + 1) * n_pairs;
         int mr, rem, rc;
@@ -97,7 +99,6 @@ template <class C> struct Walk {
         m0 = mbase + (mr + rem % rc) * BM;
         n0 = ((rem / rc) * CLUSTER + (int)rank) * BN;
         rows = min((int)BM, mend - m0);
-        brow = (C::KIND == M_GROUPS ? g * p.N : 0) + n0;
         return true;
     }
 };
@@ -110,7 +111,7 @@ __device__ __forceinline__ float scale_of(uint32_t byte) { // 2^(byte-127); 255 
 template <class C> struct ScaleLoader {
     uint32_t a[BM / 32], b[(C::B_SCALES + 31) / 32];
     __device__ __forceinline__ void fetch(const Args &p, const Walk<C> &t, int kb, int lane) {
-        const int64_t k32 = (int64_t)(t.kb0 + kb) * (C::KB / 32);
+        const int64_t k32 = (t.k0 + kb * C::KB) / 32;
 #pragma unroll
         for (int i = 0; i < BM / 32; i++) {
             const int r = i * 32 + lane;
@@ -254,25 +255,56 @@ template <class C> struct Store {
     }
 };
 
+// The K-block that ends a K group holds the next group's first rows too: they become zero before they are multiplied.
+// Rows of k are 128 bytes in every 8 KB piece of 64 lines. All 256 math threads; the tensor cores see it after the fence.
+template <class C> __device__ __forceinline__ void clear_tail(uint32_t a, uint32_t b, int valid, int thread) {
+    const int per_row = (BM + BN) / 64 * 8; // 16-byte pieces of one k
+    for (int i = thread; i < (C::KB - valid) * per_row; i += 256) {
+        const int k = valid + i / per_row, piece = i % per_row / 8, chunk = i % 8;
+        const uint32_t tile = piece < BM / 64 ? a + piece * 8192 : b + (piece - BM / 64) * 8192;
+        asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(tile + k * 128 + chunk * 16), "r"(0) : "memory");
+    }
+    ptx::fence_async();
+    ptx::bar_sync(4, 256);
+}
+
 // bf16 operands need no promotion: one K-block a step, straight into sum. flush has run before.
 template <class C, int W>
-__device__ __forceinline__ void accumulate(float (&sum)[WAVES][BN / 2], Ring &r, bool first, uint32_t da, uint32_t db, uint32_t bar, int lane) {
+__device__ __forceinline__ void accumulate(float (&sum)[WAVES][BN / 2], Ring &r, bool first, int valid, uint32_t sm, int wg, int thread, int lane) {
+    const uint32_t a0 = sm + r.stage * C::A_BYTES, b0 = sm + C::O_B + r.stage * C::B_BYTES, bar = sm + C::O_BAR;
     ptx::mbar_wait(bar + 8 * r.stage, r.phase);
+    if (C::KIND == K_GROUPS && valid < C::KB) clear_tail<C>(a0, b0, valid, thread);
 #pragma unroll
     for (int w = 0; w < W; w++) ptx::pin(sum[w]);
     ptx::wgmma_fence();
-    const uint32_t a = da + ((r.stage * C::A_BYTES) >> 4), b = db + ((r.stage * C::B_BYTES) >> 4);
+    // 16 k further: 32 bytes along a row, or 16 rows of 128 bytes. Contiguous lines: 8 KB from 64 lines to the next 64.
+    constexpr uint32_t STEP_A = C::TA ? 128 : 2, STEP_B = C::TB ? 128 : 2, LINES = (8192 >> 4) << 16, ROWS = 1 << 16;
+    const uint32_t a = ((a0 + wg * 8192) & 0x3FFFF) >> 4 | (C::TA ? LINES : ROWS), b = (b0 & 0x3FFFF) >> 4 | (C::TB ? LINES : ROWS);
 #pragma unroll
     for (int w = 0; w < W; w++)
 #pragma unroll
         for (int k = 0; k < 4; k++)
-            ptx::wgmma_bf16(sum[w], ptx::descriptor(a + w * (128 * 128 >> 4) + 2 * k), ptx::descriptor(b + 2 * k), !first || k);
+            ptx::wgmma_bf16<C::TA, C::TB>(sum[w], ptx::descriptor(a + w * (16384 >> 4) + STEP_A * k), ptx::descriptor(b + STEP_B * k), !first || k);
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
 #pragma unroll
     for (int w = 0; w < W; w++) ptx::pin(sum[w]);
     if (lane < CLUSTER) ptx::mbar_arrive_cta(bar + 8 * (STAGES + r.stage), lane);
     if (++r.stage == STAGES) { r.stage = 0; r.phase ^= 1; }
+}
+
+// One K-block of A and B. An operand with contiguous k comes as rows of 128 bytes; one with contiguous lines as pieces of 64
+// lines (128 bytes) by 64 k, 8 KB each. Either way 64 lines take 8 KB, swizzled in atoms of 8 rows.
+template <class C>
+__device__ __forceinline__ void load(const CUtensorMap *ta, const CUtensorMap *tb, const Args &p, const Walk<C> &t, uint32_t full, uint32_t a, uint32_t b, int k) {
+    const uint16_t all = (1 << CLUSTER) - 1;
+    const int row = t.rank * (BM / CLUSTER);
+    if (!C::TA) ptx::tma_load_multicast(ta, full, a + row * 128, k, t.m0 + row, all);
+    else
+        for (int i = 0; i < BM / CLUSTER; i += 64) ptx::tma_load_multicast(ta, full, a + (row + i) * 128, t.m0 + row + i, k, all);
+    if (!C::TB) ptx::tma_load(tb, full, b, k, (C::KIND == M_GROUPS ? t.g * p.N : 0) + t.n0);
+    else
+        for (int i = 0; i < BN; i += 64) ptx::tma_load(tb, full, b + i * 128, t.n0 + i, (C::KIND == M_GROUPS ? t.g * p.K : 0) + k);
 }
 
 template <class C>
@@ -284,11 +316,9 @@ __device__ __forceinline__ void produce(const CUtensorMap *ta, const CUtensorMap
     while (t.next())
         for (int kb = 0; kb < t.nk; kb++) {
             ptx::mbar_wait(sm + C::O_BAR + 8 * (STAGES + st), ph);
-            const uint32_t full = sm + C::O_BAR + 8 * st, a = sm + st * C::A_BYTES, b = sm + C::O_B + st * C::B_BYTES;
-            const int x = (t.kb0 + kb) * C::KB;
+            const uint32_t full = sm + C::O_BAR + 8 * st;
             ptx::mbar_expect(full, C::A_BYTES + C::B_BYTES);
-            ptx::tma_load_multicast(ta, full, a + t.rank * (C::A_BYTES / CLUSTER), x, t.m0 + t.rank * (BM / CLUSTER), (1 << CLUSTER) - 1);
-            ptx::tma_load(tb, full, b, x, t.brow);
+            load<C>(ta, tb, p, t, full, sm + st * C::A_BYTES, sm + C::O_B + st * C::B_BYTES, t.k0 + kb * C::KB);
             if (++st == STAGES) { st = 0; ph ^= 1; }
         }
 }
@@ -337,8 +367,9 @@ template <class C> __device__ __forceinline__ void consume(const CUtensorMap *td
         } else if (!C::MX) {
 #pragma unroll
             for (int w = 0; w < WAVES; w++) flush(w);
-            if (waves == 2) for (int kb = 0; kb < t.nk; kb++) accumulate<C, 2>(sum, ring, kb == 0, da, db, bar, lane);
-            else for (int kb = 0; kb < t.nk; kb++) accumulate<C, 1>(sum, ring, kb == 0, da, db, bar, lane);
+            const int length = t.kend - t.k0;
+            if (waves == 2) for (int kb = 0; kb < t.nk; kb++) accumulate<C, 2>(sum, ring, kb == 0, length - kb * C::KB, sm, wg, threadIdx.x, lane);
+            else for (int kb = 0; kb < t.nk; kb++) accumulate<C, 1>(sum, ring, kb == 0, length - kb * C::KB, sm, wg, threadIdx.x, lane);
         } else {
             // Compile-time steps of two and one K-blocks: with run-time branches ptxas serialises the wgmmas.
             if (t.nk == 1) promote<C, 1, true>(flush, sum, acc, ring, waves, da, db, bar, row_scales, col_scales, lane);

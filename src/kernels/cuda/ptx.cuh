@@ -79,10 +79,11 @@ __device__ __forceinline__ void wgmma_e4m3(float (&d)[64], uint64_t a, uint64_t 
                  "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 " MX8_R64 ", %64, %65, p, 1, 1; }\n"
                  : MX8_D64 : "l"(a), "l"(b), "r"(keep));
 }
-__device__ __forceinline__ void wgmma_bf16(float (&d)[64], uint64_t a, uint64_t b, int keep) {
+// TA, TB: lines are contiguous instead of k.
+template <bool TA, bool TB> __device__ __forceinline__ void wgmma_bf16(float (&d)[64], uint64_t a, uint64_t b, int keep) {
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %66, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " MX8_R64 ", %64, %65, p, 1, 1, 0, 0; }\n"
-                 : MX8_D64 : "l"(a), "l"(b), "r"(keep));
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " MX8_R64 ", %64, %65, p, 1, 1, %67, %68; }\n"
+                 : MX8_D64 : "l"(a), "l"(b), "r"(keep), "n"((int)TA), "n"((int)TB));
 }
 
 // ---- registers, barriers, shared memory ----
