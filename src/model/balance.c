@@ -3,7 +3,9 @@
 #include "model/internal.h"
 #include "base/error.h"
 
-int64_t mx8i_count_moe_layers(const struct mx8_model *m) { return m->moe_layers; }
+int64_t mx8i_count_moe_layers(const struct mx8_model *m) {
+    return m->moe_layers;
+}
 
 enum mx8_status mx8i_get_expert_load(struct mx8_model *m, int64_t moe_layer, int64_t *counts) {
     const int64_t E = m->config.num_experts;

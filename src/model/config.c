@@ -7,12 +7,21 @@
 #define LARGEST_SIZE (INT64_C(1) << 31)
 
 static enum mx8_status check_sizes(const struct mx8_model_config *c) {
-    const struct { const char *name; int64_t value, least; } sizes[] = {
-        {"model.dim", c->dim, 1}, {"model.n_layers", c->n_layers, 1}, {"model.n_heads", c->n_heads, 1},
-        {"model.n_kv_heads", c->n_kv_heads, 1}, {"model.vocab_size", c->vocab_size, 1},
-        {"model.multiple_of", c->multiple_of, 1}, {"model.interleave_moe_layer_step", c->interleave_moe_layer_step, 1},
-        {"model.every_n_layers_nope", c->every_n_layers_nope, 0}, {"moe.num_experts", c->num_experts, 1},
-        {"moe.num_shared_experts", c->num_shared_experts, 0}, {"moe.top_k", c->top_k, 1},
+    const struct {
+        const char *name;
+        int64_t value, least;
+    } sizes[] = {
+        {"model.dim", c->dim, 1},
+        {"model.n_layers", c->n_layers, 1},
+        {"model.n_heads", c->n_heads, 1},
+        {"model.n_kv_heads", c->n_kv_heads, 1},
+        {"model.vocab_size", c->vocab_size, 1},
+        {"model.multiple_of", c->multiple_of, 1},
+        {"model.interleave_moe_layer_step", c->interleave_moe_layer_step, 1},
+        {"model.every_n_layers_nope", c->every_n_layers_nope, 0},
+        {"moe.num_experts", c->num_experts, 1},
+        {"moe.num_shared_experts", c->num_shared_experts, 0},
+        {"moe.top_k", c->top_k, 1},
     };
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         if (sizes[i].value < sizes[i].least || sizes[i].value >= LARGEST_SIZE) {
@@ -33,7 +42,8 @@ static enum mx8_status check_heads(const struct mx8_model_config *c) {
             (long long)c->n_kv_heads, (long long)c->n_heads);
     }
     if (c->dim / c->n_heads % 2) {
-        return MX8_FAIL(MX8_INVALID_ARGUMENT, "model.dim / model.n_heads is %lld, expected an even number (RoPE turns pairs)",
+        return MX8_FAIL(MX8_INVALID_ARGUMENT,
+            "model.dim / model.n_heads is %lld, expected an even number (RoPE turns pairs)",
             (long long)(c->dim / c->n_heads));
     }
     if (c->every_n_layers_nope == 1) {
@@ -55,8 +65,8 @@ static enum mx8_status check_moe(const struct mx8_model_config *c) {
         return MX8_FAIL(MX8_INVALID_ARGUMENT, "moe.route_scale is %g, expected a positive number", c->route_scale);
     }
     if (isinf(c->load_balance_coeff) || c->load_balance_coeff < 0) {
-        return MX8_FAIL(MX8_INVALID_ARGUMENT, "moe.load_balance_coeff is %g, expected 0 or more, or none",
-            c->load_balance_coeff);
+        return MX8_FAIL(
+            MX8_INVALID_ARGUMENT, "moe.load_balance_coeff is %g, expected 0 or more, or none", c->load_balance_coeff);
     }
     if (c->force_balance && c->route_norm) {
         return MX8_FAIL(MX8_UNSUPPORTED, "moe.force_balance is on together with moe.route_norm, expected one of them: "
@@ -90,9 +100,13 @@ static int64_t get_base_hidden(const struct mx8_model_config *c) {
     return c->ffn_dim_multiplier > 0 ? (int64_t)(c->ffn_dim_multiplier * (double)hidden) : hidden;
 }
 
-static int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+static int64_t round_up(int64_t value, int64_t multiple) {
+    return (value + multiple - 1) / multiple * multiple;
+}
 
-int64_t mx8i_get_dense_hidden(const struct mx8_model_config *c) { return round_up(get_base_hidden(c), c->multiple_of); }
+int64_t mx8i_get_dense_hidden(const struct mx8_model_config *c) {
+    return round_up(get_base_hidden(c), c->multiple_of);
+}
 
 int64_t mx8i_get_expert_hidden(const struct mx8_model_config *c) {
     int64_t hidden = get_base_hidden(c);
@@ -118,7 +132,7 @@ struct mx8_model_counts mx8i_count_model(const struct mx8_model_config *c, int64
     }
     n.total = n.dense + n.sparse;
     n.active = n.dense + active_sparse;
-    n.flops_per_token = 6.0 * (double)(n.active - embedding) +
-        12.0 * (double)(c->n_layers * c->n_heads * head) * (double)seq_len;
+    n.flops_per_token =
+        6.0 * (double)(n.active - embedding) + 12.0 * (double)(c->n_layers * c->n_heads * head) * (double)seq_len;
     return n;
 }

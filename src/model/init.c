@@ -7,7 +7,9 @@
 
 enum { CHUNK = 1 << 16 }; /* values made on the host at a time */
 
-static double get_normal_probability(double x) { return 0.5 * erfc(-x * 0.70710678118654752440); }
+static double get_normal_probability(double x) {
+    return 0.5 * erfc(-x * 0.70710678118654752440);
+}
 
 /* Values [from, from + n) of tensor p. Value i depends on (seed, name, i) alone, so a shard can make its own part. */
 static void fill_values(const struct mx8_param *p, uint64_t seed, int64_t from, int64_t n, float *out) {

@@ -1,5 +1,5 @@
-/* One layer: h = x + attention(norm(x)), out = h + ffn(norm(h)). The second sum is left to the norm that follows: a layer
- * hands on h and f. */
+/* One layer: h = x + attention(norm(x)), out = h + ffn(norm(h)). The second sum is left to the norm that follows: a
+ * layer hands on h and f. */
 #include "model/internal.h"
 #include "base/error.h"
 

@@ -20,14 +20,20 @@ static enum mx8_status run_rope(
     if (!l->uses_rope) return MX8_OK;
     const struct mx8_model_config *c = &m->config;
     const int64_t shape[3] = {m->options.seq_len, c->dim / c->n_heads / 2, 2};
-    struct mx8_op_call call = {.in = {x, mx8_make_tensor(m->io.rope_table, MX8_F32, 3, shape)}, .n_in = 2, .out = {x},
-        .n_out = 1, .options = {.n_heads = (int32_t)heads, .seq_len = m->options.seq_len}};
+    struct mx8_op_call call = {.in = {x, mx8_make_tensor(m->io.rope_table, MX8_F32, 3, shape)},
+        .n_in = 2,
+        .out = {x},
+        .n_out = 1,
+        .options = {.n_heads = (int32_t)heads, .seq_len = m->options.seq_len}};
     return mx8i_call(m, MX8_OP_ROPE, backward, &call);
 }
 
 static struct mx8_op_options make_attention_options(const struct mx8_model *m, const struct mx8_layer *l) {
-    return (struct mx8_op_options){.n_heads = (int32_t)m->config.n_heads, .n_kv_heads = (int32_t)m->config.n_kv_heads,
-        .mask = m->config.attn_mask, .chunk = (int32_t)l->chunk, .seq_len = m->options.seq_len};
+    return (struct mx8_op_options){.n_heads = (int32_t)m->config.n_heads,
+        .n_kv_heads = (int32_t)m->config.n_kv_heads,
+        .mask = m->config.attn_mask,
+        .chunk = (int32_t)l->chunk,
+        .seq_len = m->options.seq_len};
 }
 
 static struct mx8_tensor view_docs(const struct mx8_model *m) {
@@ -59,7 +65,10 @@ enum mx8_status mx8i_attention_forward(struct mx8_model *m, struct mx8_layer *l,
 
     a->o = (struct mx8_forms){.hp = mx8i_take_rows(&m->saved, m->recipe.dtype, T, m->config.dim)};
     a->lse = mx8i_take_rows(&m->saved, MX8_F32, T, m->config.n_heads);
-    struct mx8_op_call call = {.in = {a->q, a->k, a->v, view_docs(m)}, .n_in = 4, .out = {a->o.hp, a->lse}, .n_out = 2,
+    struct mx8_op_call call = {.in = {a->q, a->k, a->v, view_docs(m)},
+        .n_in = 4,
+        .out = {a->o.hp, a->lse},
+        .n_out = 2,
         .options = make_attention_options(m, l)};
     MX8_TRY(mx8i_call(m, MX8_OP_ATTENTION, 0, &call));
 
@@ -74,8 +83,8 @@ enum mx8_status mx8i_attention_forward(struct mx8_model *m, struct mx8_layer *l,
 }
 
 /* dn1 = dq wq + dk wk + dv wv. */
-static enum mx8_status project_backward(
-    struct mx8_model *m, struct mx8_layer *l, struct mx8_tensor dn, struct mx8_tensor dq, struct mx8_tensor dk, struct mx8_tensor dv) {
+static enum mx8_status project_backward(struct mx8_model *m, struct mx8_layer *l, struct mx8_tensor dn,
+    struct mx8_tensor dq, struct mx8_tensor dk, struct mx8_tensor dv) {
     size_t mark = m->scratch.used;
     struct mx8_tensor part = mx8i_take_rows(&m->scratch, m->recipe.dtype, m->T, m->config.dim);
     MX8_TRY(mx8i_run_linear_backward(m, dn, dq, &l->a.n1, l->wq, MX8_ABSENT));
@@ -96,8 +105,11 @@ enum mx8_status mx8i_attention_backward(
     struct mx8_tensor d_o = mx8i_take_rows(&m->scratch, dtype, T, D), dq = mx8i_take_rows(&m->scratch, dtype, T, D);
     struct mx8_tensor dk = mx8i_take_rows(&m->scratch, dtype, T, KV), dv = mx8i_take_rows(&m->scratch, dtype, T, KV);
     MX8_TRY(mx8i_run_linear_backward(m, d_o, dout, &a->o, l->wo, MX8_ABSENT));
-    struct mx8_op_call call = {.in = {d_o, a->q, a->k, a->v, a->o.hp, a->lse, view_docs(m)}, .n_in = 7,
-        .out = {dq, dk, dv}, .n_out = 3, .options = make_attention_options(m, l)};
+    struct mx8_op_call call = {.in = {d_o, a->q, a->k, a->v, a->o.hp, a->lse, view_docs(m)},
+        .n_in = 7,
+        .out = {dq, dk, dv},
+        .n_out = 3,
+        .options = make_attention_options(m, l)};
     MX8_TRY(mx8i_call(m, MX8_OP_ATTENTION, 1, &call));
     MX8_TRY(run_rope(m, l, dq, m->config.n_heads, 1));
     MX8_TRY(run_rope(m, l, dk, m->config.n_kv_heads, 1));

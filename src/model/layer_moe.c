@@ -14,9 +14,12 @@ struct mx8_routing mx8i_take_routing(struct mx8_model *m, const struct mx8_layer
     struct mx8_stack *s = &m->saved;
     /* The offsets are also the expert load, so they live where one download at the end of the step finds them all. */
     void *offsets = m->io.readback ? m->io.readback + sizeof(double) + (size_t)(l->moe * E) * sizeof(int32_t) : NULL;
-    return (struct mx8_routing){.scores = mx8i_take_rows(s, MX8_F32, T, E), .indices = mx8i_take_rows(s, MX8_I32, T, k),
-        .weights = mx8i_take_rows(s, MX8_F32, T, k), .order = mx8i_take(s, MX8_I32, 1, &slots),
-        .positions = mx8i_take_rows(s, MX8_I32, T, k), .offsets = mx8_make_tensor(offsets, MX8_I32, 1, &E)};
+    return (struct mx8_routing){.scores = mx8i_take_rows(s, MX8_F32, T, E),
+        .indices = mx8i_take_rows(s, MX8_I32, T, k),
+        .weights = mx8i_take_rows(s, MX8_F32, T, k),
+        .order = mx8i_take(s, MX8_I32, 1, &slots),
+        .positions = mx8i_take_rows(s, MX8_I32, T, k),
+        .offsets = mx8_make_tensor(offsets, MX8_I32, 1, &E)};
 }
 
 /* Benchmarks: the indices become a round robin (uploaded once), the weights the scores at those indices. */
@@ -25,7 +28,9 @@ static enum mx8_status force_routing(struct mx8_model *m, struct mx8_routing *r)
     const int64_t table[2] = {T * E, 1}, picked[2] = {slots, 1};
     struct mx8_op_call call = {.in = {mx8_make_tensor(m->io.forced_slots, MX8_I32, 1, &slots),
                                    mx8_make_tensor(r->scores.data, MX8_F32, 2, table)},
-        .n_in = 2, .out = {mx8_make_tensor(r->weights.data, MX8_F32, 2, picked)}, .n_out = 1};
+        .n_in = 2,
+        .out = {mx8_make_tensor(r->weights.data, MX8_F32, 2, picked)},
+        .n_out = 1};
     MX8_TRY(mx8i_call(m, MX8_OP_EMBEDDING, 0, &call));
     if (m->planning) return MX8_OK;
     const struct mx8_exec *x = &m->ctx->exec;
@@ -39,7 +44,9 @@ static enum mx8_status force_routing(struct mx8_model *m, struct mx8_routing *r)
 
 static struct mx8_op_options make_router_options(const struct mx8_model *m) {
     const struct mx8_model_config *c = &m->config;
-    return (struct mx8_op_options){.top_k = (int32_t)c->top_k, .score_func = c->score_func, .route_norm = c->route_norm,
+    return (struct mx8_op_options){.top_k = (int32_t)c->top_k,
+        .score_func = c->score_func,
+        .route_norm = c->route_norm,
         .route_scale = (float)c->route_scale};
 }
 
@@ -49,8 +56,10 @@ static enum mx8_status route(struct mx8_model *m, struct mx8_layer *l) {
     struct mx8_tensor logits = mx8i_take_rows(&m->scratch, m->recipe.dtype, m->T, m->config.num_experts), bias = {0};
     if (l->bias) bias = mx8_make_tensor(m->buffers ? m->buffers + l->bias->at : NULL, MX8_F32, 1, &l->bias->count);
     MX8_TRY(mx8i_run_linear(m, logits, &l->a.n2, l->gate, MX8_ABSENT));
-    struct mx8_op_call call = {.in = {logits, bias}, .n_in = 2,
-        .out = {r->scores, r->indices, r->weights, r->order, r->positions, r->offsets}, .n_out = 6,
+    struct mx8_op_call call = {.in = {logits, bias},
+        .n_in = 2,
+        .out = {r->scores, r->indices, r->weights, r->order, r->positions, r->offsets},
+        .n_out = 6,
         .options = make_router_options(m)};
     MX8_TRY(mx8i_call(m, MX8_OP_ROUTER, 0, &call));
     if (m->config.force_balance) MX8_TRY(force_routing(m, r));
@@ -62,8 +71,7 @@ static enum mx8_status route(struct mx8_model *m, struct mx8_layer *l) {
 static enum mx8_status run_experts(struct mx8_model *m, struct mx8_layer *l, struct mx8_tensor out) {
     struct mx8_activations *a = &l->a;
     const struct mx8_routing *r = &a->routing;
-    struct mx8_need need =
-        mx8i_find_need(m, m->keep, 2, (const struct mx8_param *[]){l->experts.w1, l->experts.w3});
+    struct mx8_need need = mx8i_find_need(m, m->keep, 2, (const struct mx8_param *[]){l->experts.w1, l->experts.w3});
     a->rows = (struct mx8_forms){.hp = mx8i_take_hp(m, need, m->T * m->config.top_k, m->config.dim)};
     struct mx8_op_call call = {.in = {a->n2.hp, r->order, r->positions}, .n_in = 3, .out = {a->rows.hp}, .n_out = 1};
     if (m->config.score_before_experts) call.in[call.n_in++] = r->weights;
@@ -95,7 +103,9 @@ enum mx8_status mx8i_moe_forward(struct mx8_model *m, struct mx8_layer *l, struc
     if (!recompute) {
         struct mx8_op_call call = {.in = {expert_out, r->order, r->positions, scores_after ? r->weights : MX8_ABSENT,
                                        l->dense.w1 ? out : MX8_ABSENT},
-            .n_in = 5, .out = {out}, .n_out = 1};
+            .n_in = 5,
+            .out = {out},
+            .n_out = 1};
         MX8_TRY(mx8i_call(m, MX8_OP_COMBINE, 0, &call));
     }
     m->scratch.used = mark;
@@ -109,7 +119,8 @@ static enum mx8_status experts_backward(struct mx8_model *m, struct mx8_layer *l
     const struct mx8_activations *a = &l->a;
     const struct mx8_routing *r = &a->routing;
     struct mx8_tensor dexpert = mx8i_take_rows(&m->scratch, m->recipe.dtype, drows.shape[0], drows.shape[1]);
-    struct mx8_op_call call = {.in = {dout, MX8_ABSENT, r->order, r->positions}, .n_in = 4, .out = {dexpert}, .n_out = 1};
+    struct mx8_op_call call = {
+        .in = {dout, MX8_ABSENT, r->order, r->positions}, .n_in = 4, .out = {dexpert}, .n_out = 1};
     if (!m->config.score_before_experts) {
         call.in[1] = a->expert_out;
         call.in[call.n_in++] = r->weights;
@@ -124,8 +135,8 @@ static enum mx8_status experts_backward(struct mx8_model *m, struct mx8_layer *l
 static enum mx8_status permute_backward(struct mx8_model *m, struct mx8_layer *l, struct mx8_tensor dx,
     struct mx8_tensor dweights, struct mx8_tensor drows, struct mx8_tensor dres) {
     const struct mx8_routing *r = &l->a.routing;
-    struct mx8_op_call call = {.in = {drows, MX8_ABSENT, r->order, r->positions, MX8_ABSENT, dres}, .n_in = 6,
-        .out = {dx}, .n_out = 1};
+    struct mx8_op_call call = {
+        .in = {drows, MX8_ABSENT, r->order, r->positions, MX8_ABSENT, dres}, .n_in = 6, .out = {dx}, .n_out = 1};
     if (m->config.score_before_experts) {
         call.in[1] = l->a.n2.hp;
         call.in[4] = r->weights;
@@ -141,8 +152,11 @@ static enum mx8_status router_backward(
     const struct mx8_routing *r = &l->a.routing;
     struct mx8_tensor dlogits = mx8i_take_rows(&m->scratch, m->recipe.dtype, m->T, m->config.num_experts);
     struct mx8_tensor part = mx8i_take_rows(&m->scratch, m->recipe.dtype, m->T, m->config.dim);
-    struct mx8_op_call call = {.in = {dweights, r->scores, r->indices, r->weights}, .n_in = 4, .out = {dlogits},
-        .n_out = 1, .options = make_router_options(m)};
+    struct mx8_op_call call = {.in = {dweights, r->scores, r->indices, r->weights},
+        .n_in = 4,
+        .out = {dlogits},
+        .n_out = 1,
+        .options = make_router_options(m)};
     call.options.out_dtype = 1 + m->recipe.dtype;
     MX8_TRY(mx8i_call(m, MX8_OP_ROUTER, 1, &call));
     MX8_TRY(mx8i_run_linear_backward(m, part, dlogits, &l->a.n2, l->gate, MX8_ABSENT));

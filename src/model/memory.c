@@ -9,12 +9,21 @@ size_t mx8i_lay_out_io(const struct mx8_model *m, uint8_t *base, struct mx8_io *
     const struct mx8_model_config *c = &m->config;
     const size_t word = sizeof(int32_t), ids = (size_t)m->T * word;
     const size_t slots = c->force_balance && m->moe_layers ? (size_t)(m->T * c->top_k) * word : 0;
-    const struct { void *place; size_t bytes; } parts[] = {
-        {&io->tokens, ids}, {&io->targets, ids}, {&io->docs, ids},
+    const struct {
+        void *place;
+        size_t bytes;
+    } parts[] = {
+        {&io->tokens, ids},
+        {&io->targets, ids},
+        {&io->docs, ids},
         {&io->rope_table, (size_t)(m->options.seq_len * (c->dim / c->n_heads)) * sizeof(float)},
-        {&io->readback, m->readback_size}, {&io->saturated, sizeof(int64_t)},
-        {&io->flags, (size_t)m->params.count * word}, {&io->forced_slots, slots}, {&io->forced_order, slots},
-        {&io->forced_positions, slots}, {&io->forced_indices, slots},
+        {&io->readback, m->readback_size},
+        {&io->saturated, sizeof(int64_t)},
+        {&io->flags, (size_t)m->params.count * word},
+        {&io->forced_slots, slots},
+        {&io->forced_order, slots},
+        {&io->forced_positions, slots},
+        {&io->forced_indices, slots},
         {&io->forced_offsets, slots ? (size_t)c->num_experts * word : 0},
     };
     struct mx8_plan plan = {0};
@@ -68,8 +77,12 @@ static enum mx8_status upload_forced_routing(struct mx8_model *m) {
         offset[e] = row;
     }
     const size_t bytes = (size_t)slots * sizeof *host;
-    const struct { void *device; const void *from; size_t bytes; } parts[] = {{m->io.forced_indices, index, bytes},
-        {m->io.forced_slots, slot, bytes}, {m->io.forced_order, order, bytes}, {m->io.forced_positions, position, bytes},
+    const struct {
+        void *device;
+        const void *from;
+        size_t bytes;
+    } parts[] = {{m->io.forced_indices, index, bytes}, {m->io.forced_slots, slot, bytes},
+        {m->io.forced_order, order, bytes}, {m->io.forced_positions, position, bytes},
         {m->io.forced_offsets, offset, (size_t)E * sizeof *host}};
     enum mx8_status status = MX8_OK;
     for (size_t i = 0; i < sizeof parts / sizeof parts[0] && status == MX8_OK; i++) {
@@ -105,12 +118,22 @@ static enum mx8_status allocate_host(struct mx8_model *m) {
 static enum mx8_status allocate_device(struct mx8_model *m, uint8_t **io) {
     const struct mx8_memory_plan *p = &m->plan[0];
     const struct mx8_exec *x = &m->ctx->exec;
-    const struct { const char *purpose; void *place; size_t bytes; int32_t clear; } parts[] = {
-        {"master weights", &m->masters, p->masters, 1}, {"bf16 weights", &m->copies, p->copies, 1},
-        {"MXFP8 codes", &m->codes, p->codes, 0}, {"gradients", &m->gradients, p->gradients, 1},
-        {"AdamW moments", &m->moments, p->moments, 1}, {"activations", &m->saved.base, p->saved, 0},
-        {"scratch", &m->scratch.base, p->scratch, 0}, {"workspace", &m->workspace, p->workspace, 0},
-        {"expert bias", &m->buffers, m->params.buffer_elements * sizeof(float), 1}, {"batch and tables", io, m->io_size, 1},
+    const struct {
+        const char *purpose;
+        void *place;
+        size_t bytes;
+        int32_t clear;
+    } parts[] = {
+        {"master weights", &m->masters, p->masters, 1},
+        {"bf16 weights", &m->copies, p->copies, 1},
+        {"MXFP8 codes", &m->codes, p->codes, 0},
+        {"gradients", &m->gradients, p->gradients, 1},
+        {"AdamW moments", &m->moments, p->moments, 1},
+        {"activations", &m->saved.base, p->saved, 0},
+        {"scratch", &m->scratch.base, p->scratch, 0},
+        {"workspace", &m->workspace, p->workspace, 0},
+        {"expert bias", &m->buffers, m->params.buffer_elements * sizeof(float), 1},
+        {"batch and tables", io, m->io_size, 1},
     };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         if (!parts[i].bytes) continue;

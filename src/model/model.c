@@ -3,12 +3,24 @@
 #include "model/internal.h"
 #include "base/error.h"
 
-const struct mx8_param_table *mx8i_get_params(const struct mx8_model *m) { return &m->params; }
-const struct mx8_model_config *mx8i_get_config(const struct mx8_model *m) { return &m->config; }
-float *mx8i_get_masters(struct mx8_model *m) { return m->masters; }
-float *mx8i_get_gradients(struct mx8_model *m) { return m->gradients; }
-uint16_t *mx8i_get_copies(struct mx8_model *m) { return m->copies; }
-float *mx8i_get_buffers(struct mx8_model *m) { return m->buffers; }
+const struct mx8_param_table *mx8i_get_params(const struct mx8_model *m) {
+    return &m->params;
+}
+const struct mx8_model_config *mx8i_get_config(const struct mx8_model *m) {
+    return &m->config;
+}
+float *mx8i_get_masters(struct mx8_model *m) {
+    return m->masters;
+}
+float *mx8i_get_gradients(struct mx8_model *m) {
+    return m->gradients;
+}
+uint16_t *mx8i_get_copies(struct mx8_model *m) {
+    return m->copies;
+}
+float *mx8i_get_buffers(struct mx8_model *m) {
+    return m->buffers;
+}
 
 float *mx8i_get_moment(struct mx8_model *m, int32_t which) {
     return m->moments ? m->moments + (which ? m->params.elements : 0) : NULL;
@@ -17,8 +29,9 @@ float *mx8i_get_moment(struct mx8_model *m, int32_t which) {
 static enum mx8_status check_ids(const struct mx8_model *m, const char *what, const int32_t *ids, int32_t least) {
     for (int64_t t = 0; t < m->T; t++) {
         if (ids[t] >= least && ids[t] < m->config.vocab_size) continue;
-        return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s %d at position %lld of the batch, expected less than the vocabulary's %lld",
-            what, (int)ids[t], (long long)t, (long long)m->config.vocab_size);
+        return MX8_FAIL(MX8_INVALID_ARGUMENT,
+            "%s %d at position %lld of the batch, expected less than the vocabulary's %lld", what, (int)ids[t],
+            (long long)t, (long long)m->config.vocab_size);
     }
     return MX8_OK;
 }
@@ -27,7 +40,8 @@ static enum mx8_status upload_batch(
     struct mx8_model *m, const int32_t *tokens, const int32_t *targets, const int32_t *docs) {
     if (!m->ctx) return MX8_FAIL(MX8_INVALID_ARGUMENT, "the model has no memory yet: mx8i_allocate_model comes first");
     if (m->config.attn_mask == MX8_MASK_DOCUMENT && !docs) {
-        return MX8_FAIL(MX8_INVALID_ARGUMENT, "the document mask needs document ids, expected %lld of them", (long long)m->T);
+        return MX8_FAIL(
+            MX8_INVALID_ARGUMENT, "the document mask needs document ids, expected %lld of them", (long long)m->T);
     }
     MX8_TRY(check_ids(m, "token", tokens, 0));
     MX8_TRY(check_ids(m, "target", targets, INT32_MIN)); /* negative: no loss at this position */

@@ -44,7 +44,8 @@ static void add_norm(struct builder *b, const char *name) {
     if (b->layer >= 0) snprintf(p->name, sizeof p->name, "layers.%d.%s", (int)b->layer, name);
 }
 
-static void add_matrix(struct builder *b, enum mx8_param_kind kind, double std, const char *name, int64_t N, int64_t K) {
+static void add_matrix(
+    struct builder *b, enum mx8_param_kind kind, double std, const char *name, int64_t N, int64_t K) {
     const int64_t shape[3] = {N, K};
     add_param(b, kind, std, shape, "layers.%d.%s.weight", (int)b->layer, name);
 }
@@ -83,8 +84,8 @@ static void add_moe(struct builder *b) {
     add_param(b, MX8_PARAM_EXPERT, b->depth_std, down, "layers.%d.moe.experts.w2", (int)b->layer);
     add_param(b, MX8_PARAM_EXPERT, b->depth_std, up, "layers.%d.moe.experts.w3", (int)b->layer);
     if (c->num_shared_experts) {
-        add_feed_forward(b, "moe.shared_experts.w1", "moe.shared_experts.w2", "moe.shared_experts.w3",
-            F * c->num_shared_experts);
+        add_feed_forward(
+            b, "moe.shared_experts.w1", "moe.shared_experts.w2", "moe.shared_experts.w3", F * c->num_shared_experts);
     }
     if (!isnan(c->load_balance_coeff)) add_buffer(b);
 }

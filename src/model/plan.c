@@ -6,16 +6,17 @@
 #include "base/error.h"
 #include "base/memory.h"
 
-static enum mx8_status check_options(const struct mx8_model_config *c, const struct mx8_recipe *r,
-    const struct mx8_model_options *o) {
+static enum mx8_status check_options(
+    const struct mx8_model_config *c, const struct mx8_recipe *r, const struct mx8_model_options *o) {
     if (o->batch < 1 || o->seq_len < 1) {
         return MX8_FAIL(MX8_INVALID_ARGUMENT,
             "training.local_batch_size is %lld and training.seq_len %lld, expected at least 1", (long long)o->batch,
             (long long)o->seq_len);
     }
     if (o->batch > INT32_MAX / c->top_k / o->seq_len) {
-        return MX8_FAIL(MX8_INVALID_ARGUMENT, "a microbatch of %lld x %lld tokens times top_k %lld, expected at most %d slots",
-            (long long)o->batch, (long long)o->seq_len, (long long)c->top_k, INT32_MAX);
+        return MX8_FAIL(MX8_INVALID_ARGUMENT,
+            "a microbatch of %lld x %lld tokens times top_k %lld, expected at most %d slots", (long long)o->batch,
+            (long long)o->seq_len, (long long)c->top_k, INT32_MAX);
     }
     if (o->ac_mode == MX8_AC_EVERY_N && o->ac_every < 1) {
         return MX8_FAIL(MX8_INVALID_ARGUMENT, "activation checkpointing of every %d-th layer, expected at least 1",
@@ -74,7 +75,7 @@ static void link_layer(struct mx8_model *m, int64_t layer) {
     l->uses_rope = !n || layer % n != 0;
     if (n && l->uses_rope && c->fixed_attn_block_size < m->options.seq_len) l->chunk = c->fixed_attn_block_size;
     l->checkpointed = m->options.ac_mode == MX8_AC_FULL ||
-        (m->options.ac_mode == MX8_AC_EVERY_N && (layer + 1) % m->options.ac_every == 0);
+                      (m->options.ac_mode == MX8_AC_EVERY_N && (layer + 1) % m->options.ac_every == 0);
 }
 
 static enum mx8_status build_layers(struct mx8_model *m) {
@@ -104,13 +105,17 @@ static void sum_plan(struct mx8_model *m) {
     const size_t n = m->params.elements;
     const int32_t training = m->options.training != 0;
     m->plan[0] = (struct mx8_memory_plan){.masters = n * sizeof(float),
-        .copies = m->recipe.dtype == MX8_BF16 ? n * sizeof(uint16_t) : 0, .codes = m->params.code_bytes,
-        .gradients = training ? n * sizeof(float) : 0, .moments = training ? 2 * n * sizeof(float) : 0,
-        .saved = m->saved.peak, .scratch = m->scratch.peak, .workspace = m->workspace_size,
+        .copies = m->recipe.dtype == MX8_BF16 ? n * sizeof(uint16_t) : 0,
+        .codes = m->params.code_bytes,
+        .gradients = training ? n * sizeof(float) : 0,
+        .moments = training ? 2 * n * sizeof(float) : 0,
+        .saved = m->saved.peak,
+        .scratch = m->scratch.peak,
+        .workspace = m->workspace_size,
         .buffers = m->params.buffer_elements * sizeof(float) + m->io_size};
     struct mx8_memory_plan *p = &m->plan[0];
     p->total = p->masters + p->copies + p->codes + p->gradients + p->moments + p->saved + p->scratch + p->workspace +
-        p->buffers;
+               p->buffers;
 }
 
 enum mx8_status mx8i_plan_model(const struct mx8_model_config *c, const struct mx8_recipe *r,

@@ -15,6 +15,7 @@ struct preset {
     int64_t seq_len, local_batch_size;
 };
 
+// clang-format off
 static const struct preset presets[] = {
     /* name             dim   L   H   KV  V       mult  ffn   step E    nope chunk  S     batch */
     {"debugmodel",      256,  6,  16, 16, 2000,   256,  0,    2,   8,   0,   8192,  2048, 8},
@@ -28,6 +29,7 @@ static const struct preset presets[] = {
     {"17bx16e_irope",   5120, 48, 40, 8,  202048, 2048, 1.2,  1,   16,  4,   8192,  8192, 1},
     {"17bx128e_irope",  5120, 48, 40, 8,  202048, 2048, 1.2,  2,   128, 4,   8192,  8192, 1},
 };
+// clang-format on
 enum { PRESET_COUNT = sizeof presets / sizeof presets[0] };
 
 const char *mx8i_list_presets(void) {
@@ -52,10 +54,17 @@ enum mx8_status mx8i_find_preset(
     for (int i = 0; i < PRESET_COUNT; i++) {
         const struct preset *p = &presets[i];
         if (strcmp(p->name, name) != 0) continue;
-        *out = (struct mx8_model_config){.dim = p->dim, .n_layers = p->n_layers, .n_heads = p->n_heads,
-            .n_kv_heads = p->n_kv_heads, .vocab_size = p->vocab_size, .multiple_of = p->multiple_of,
-            .ffn_dim_multiplier = p->ffn_dim_multiplier, .interleave_moe_layer_step = p->interleave,
-            .num_experts = p->num_experts, .every_n_layers_nope = p->nope, .fixed_attn_block_size = p->chunk,
+        *out = (struct mx8_model_config){.dim = p->dim,
+            .n_layers = p->n_layers,
+            .n_heads = p->n_heads,
+            .n_kv_heads = p->n_kv_heads,
+            .vocab_size = p->vocab_size,
+            .multiple_of = p->multiple_of,
+            .ffn_dim_multiplier = p->ffn_dim_multiplier,
+            .interleave_moe_layer_step = p->interleave,
+            .num_experts = p->num_experts,
+            .every_n_layers_nope = p->nope,
+            .fixed_attn_block_size = p->chunk,
             .attn_mask = p->nope ? MX8_MASK_DOCUMENT : MX8_MASK_CAUSAL};
         fill_defaults(out);
         snprintf(out->flavor, sizeof out->flavor, "%s", p->name);
@@ -63,6 +72,6 @@ enum mx8_status mx8i_find_preset(
         if (local_batch_size) *local_batch_size = p->local_batch_size;
         return MX8_OK;
     }
-    return MX8_FAIL(MX8_INVALID_ARGUMENT, "model.flavor: there is no preset \"%s\"; presets are %s", name,
-        mx8i_list_presets());
+    return MX8_FAIL(
+        MX8_INVALID_ARGUMENT, "model.flavor: there is no preset \"%s\"; presets are %s", name, mx8i_list_presets());
 }

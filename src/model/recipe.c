@@ -44,7 +44,9 @@ static int is_linear(const struct mx8_param *p) {
     return p->kind == MX8_PARAM_LINEAR || p->kind == MX8_PARAM_ROUTER || p->kind == MX8_PARAM_HEAD;
 }
 
-static int is_expert(const struct mx8_param *p) { return p->kind == MX8_PARAM_EXPERT; }
+static int is_expert(const struct mx8_param *p) {
+    return p->kind == MX8_PARAM_EXPERT;
+}
 
 /* Every entry of `list` must be part of the name of some tensor that `candidate` accepts. */
 static enum mx8_status check_entries(
@@ -57,16 +59,16 @@ static enum mx8_status check_entries(
             found = candidate(&t->param[i]) && strstr(name, entry) != NULL;
         }
         if (!found) {
-            return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: \"%s\" is part of no %s's name, expected one such as \"%s\"", option,
-                entry, candidate == is_expert ? "expert tensor" : "linear layer",
+            return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: \"%s\" is part of no %s's name, expected one such as \"%s\"",
+                option, entry, candidate == is_expert ? "expert tensor" : "linear layer",
                 candidate == is_expert ? "experts" : "attention.wk");
         }
     }
     return MX8_OK;
 }
 
-/* Routed experts follow expert_fqns alone: filter_fqns belongs to the linear converter. The other way round, "experts" in
- * expert_fqns is part of "moe.shared_experts.w1" too, but those are linears and follow the linear converter. */
+/* Routed experts follow expert_fqns alone: filter_fqns belongs to the linear converter. The other way round, "experts"
+ * in expert_fqns is part of "moe.shared_experts.w1" too, but those are linears and follow the linear converter. */
 static int is_converted(const struct mx8_param *p, const struct mx8_recipe *r) {
     if (is_expert(p)) return r->convert_experts && contains_entry(p, r->expert_fqns);
     if (!is_linear(p) || !r->convert_linear || contains_entry(p, r->filter_fqns)) return 0;
@@ -77,12 +79,13 @@ static enum mx8_status check_shape(const struct mx8_param *p, const struct mx8_r
     int64_t N = p->shape[p->ndim - 2], K = p->shape[p->ndim - 1];
     if (N % MX8_BLOCK || K % MX8_BLOCK) {
         return MX8_FAIL(MX8_INVALID_ARGUMENT,
-            "%s (%lld, %lld) cannot be quantized: both axes must be multiples of %d; leave it out with mx.filter_fqns", p->name,
-            (long long)N, (long long)K, MX8_BLOCK);
+            "%s (%lld, %lld) cannot be quantized: both axes must be multiples of %d; leave it out with mx.filter_fqns",
+            p->name, (long long)N, (long long)K, MX8_BLOCK);
     }
     if (is_expert(p) && r->weight_tile_rows > 1 && N % r->weight_tile_rows) {
-        return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s has %lld rows per expert, expected a multiple of the weight tile's %d rows",
-            p->name, (long long)N, (int)r->weight_tile_rows);
+        return MX8_FAIL(MX8_INVALID_ARGUMENT,
+            "%s has %lld rows per expert, expected a multiple of the weight tile's %d rows", p->name, (long long)N,
+            (int)r->weight_tile_rows);
     }
     return MX8_OK;
 }
@@ -115,8 +118,8 @@ enum mx8_status mx8i_apply_recipe(struct mx8_param_table *t, const struct mx8_re
     }
     if ((r->convert_linear || r->convert_experts) && !converted) {
         return MX8_FAIL(MX8_INVALID_ARGUMENT,
-            "recipe %s converts nothing: no tensor passes mx.filter_fqns \"%s\" and mx.moe_fqns_prototype \"%s\"", r->name,
-            r->filter_fqns, r->expert_fqns);
+            "recipe %s converts nothing: no tensor passes mx.filter_fqns \"%s\" and mx.moe_fqns_prototype \"%s\"",
+            r->name, r->filter_fqns, r->expert_fqns);
     }
     return MX8_OK;
 }

@@ -11,14 +11,19 @@ static void begin_walk(struct mx8_model *m) {
 
 static enum mx8_status embed_tokens(struct mx8_model *m) {
     struct mx8_op_call call = {
-        .in = {mx8_make_tensor(m->io.tokens, MX8_I32, 1, &m->T), mx8i_view_weight(m, m->embedding).hp}, .n_in = 2,
-        .out = {m->layer[0].a.x}, .n_out = 1};
+        .in = {mx8_make_tensor(m->io.tokens, MX8_I32, 1, &m->T), mx8i_view_weight(m, m->embedding).hp},
+        .n_in = 2,
+        .out = {m->layer[0].a.x},
+        .n_out = 1};
     return mx8i_call(m, MX8_OP_EMBEDDING, 0, &call);
 }
 
 static enum mx8_status embed_backward(struct mx8_model *m, struct mx8_tensor d) {
-    struct mx8_op_call call = {.in = {d, mx8_make_tensor(m->io.tokens, MX8_I32, 1, &m->T)}, .n_in = 2,
-        .out = {mx8i_view_gradient(m, m->embedding)}, .n_out = 1, .options = {.accumulate = m->accumulate}};
+    struct mx8_op_call call = {.in = {d, mx8_make_tensor(m->io.tokens, MX8_I32, 1, &m->T)},
+        .n_in = 2,
+        .out = {mx8i_view_gradient(m, m->embedding)},
+        .n_out = 1,
+        .options = {.accumulate = m->accumulate}};
     return mx8i_call(m, MX8_OP_EMBEDDING, 1, &call);
 }
 
@@ -26,9 +31,10 @@ static enum mx8_status embed_backward(struct mx8_model *m, struct mx8_tensor d) 
 static enum mx8_status run_head(struct mx8_model *m, struct mx8_tensor h, struct mx8_tensor dh) {
     const int64_t one = 1;
     struct mx8_forms w = mx8i_view_weight(m, m->head);
-    struct mx8_op_call call = {
-        .in = {h, w.hp, mx8_make_tensor(m->io.targets, MX8_I32, 1, &m->T), w.row, w.row_scale}, .n_in = 5,
-        .out = {mx8_make_tensor(m->io.readback, MX8_F64, 1, &one)}, .n_out = 1,
+    struct mx8_op_call call = {.in = {h, w.hp, mx8_make_tensor(m->io.targets, MX8_I32, 1, &m->T), w.row, w.row_scale},
+        .n_in = 5,
+        .out = {mx8_make_tensor(m->io.readback, MX8_F64, 1, &one)},
+        .n_out = 1,
         .options = mx8i_make_options(m, m->head)};
     if (dh.ndim) {
         call.in[call.n_in++] = w.col;

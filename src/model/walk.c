@@ -46,7 +46,9 @@ struct mx8_op_options mx8i_make_options(const struct mx8_model *m, const struct 
     return o;
 }
 
-static void *point_at(uint8_t *arena, size_t at) { return arena ? arena + at : NULL; }
+static void *point_at(uint8_t *arena, size_t at) {
+    return arena ? arena + at : NULL;
+}
 
 struct mx8_forms mx8i_view_weight(const struct mx8_model *m, const struct mx8_param *p) {
     void *values = m->copies ? (void *)(m->copies + p->at) : m->masters ? (void *)(m->masters + p->at) : NULL;
@@ -75,7 +77,8 @@ struct mx8_tensor mx8i_view_gradient(const struct mx8_model *m, const struct mx8
     return mx8_make_tensor(m->gradients ? m->gradients + p->at : NULL, MX8_F32, p->ndim, p->shape);
 }
 
-struct mx8_need mx8i_find_need(const struct mx8_model *m, int32_t keep, int32_t count, const struct mx8_param *const *p) {
+struct mx8_need mx8i_find_need(
+    const struct mx8_model *m, int32_t keep, int32_t count, const struct mx8_param *const *p) {
     struct mx8_need need = {0};
     for (int32_t i = 0; i < count; i++) {
         need.row |= p[i]->mxfp8;
@@ -95,7 +98,8 @@ static void take_like(struct mx8_stack *s, struct mx8_tensor *t) {
 }
 
 /* A product over the rows reads whole blocks, and the quantizer's column codes end with the last row. Where that is
- * inside a block, lines get room for the rest of it, zeroed. Returns what the product reads; *out is what is written. */
+ * inside a block, lines get room for the rest of it, zeroed. Returns what the product reads; *out is what is written.
+ */
 static enum mx8_status take_columns(
     struct mx8_model *m, struct mx8_stack *s, struct mx8_tensor *out, struct mx8_tensor *whole) {
     const int64_t M = out->shape[1], padded = (M + MX8_BLOCK - 1) / MX8_BLOCK * MX8_BLOCK;
@@ -106,12 +110,15 @@ static enum mx8_status take_columns(
     return m->ctx->exec.k->fill(&m->ctx->exec, whole->data, 0, (size_t)(out->shape[0] * padded));
 }
 
-enum mx8_status mx8i_quantize_forms(struct mx8_model *m, struct mx8_forms *f, struct mx8_need need,
-    struct mx8_tensor offsets, struct mx8_stack *cols) {
+enum mx8_status mx8i_quantize_forms(
+    struct mx8_model *m, struct mx8_forms *f, struct mx8_need need, struct mx8_tensor offsets, struct mx8_stack *cols) {
     if (!need.row && !need.col) return MX8_OK;
     const struct mx8_recipe *r = &m->recipe;
-    struct mx8_op_call c = {.in = {f->hp, need.col ? offsets : MX8_ABSENT}, .n_in = need.col ? 2 : 1,
-        .options = {.scale_rule = r->scale_rule, .scale_group = r->scale_group, .tile_rows = r->tile_rows,
+    struct mx8_op_call c = {.in = {f->hp, need.col ? offsets : MX8_ABSENT},
+        .n_in = need.col ? 2 : 1,
+        .options = {.scale_rule = r->scale_rule,
+            .scale_group = r->scale_group,
+            .tile_rows = r->tile_rows,
             .format = r->format}};
     enum mx8_row row = !need.col ? MX8_OP_QUANTIZE_ROWS : need.row ? MX8_OP_QUANTIZE_BOTH : MX8_OP_QUANTIZE_COLS;
     MX8_TRY(mx8_infer_op(mx8_get_op((int32_t)row), 0, &c));
@@ -185,7 +192,10 @@ enum mx8_status mx8i_run_add(struct mx8_model *m, struct mx8_tensor y, struct mx
 
 enum mx8_status mx8i_run_norm(struct mx8_model *m, struct mx8_tensor y, struct mx8_tensor rstd, struct mx8_tensor sum,
     struct mx8_tensor x, struct mx8_tensor add, const struct mx8_param *p) {
-    struct mx8_op_call c = {.in = {x, mx8i_view_weight(m, p).hp, add}, .n_in = 3, .out = {y, rstd, sum}, .n_out = 3,
+    struct mx8_op_call c = {.in = {x, mx8i_view_weight(m, p).hp, add},
+        .n_in = 3,
+        .out = {y, rstd, sum},
+        .n_out = 3,
         .options = {.eps = (float)m->config.norm_eps}};
     if (!add.ndim) c.n_in = c.n_out = 2;
     return mx8i_call(m, MX8_OP_RMSNORM, 0, &c);
@@ -193,8 +203,10 @@ enum mx8_status mx8i_run_norm(struct mx8_model *m, struct mx8_tensor y, struct m
 
 enum mx8_status mx8i_run_norm_backward(struct mx8_model *m, struct mx8_tensor dx, struct mx8_tensor dy,
     struct mx8_tensor x, struct mx8_tensor rstd, struct mx8_tensor dres, const struct mx8_param *p) {
-    struct mx8_op_call c = {.in = {dy, x, mx8i_view_weight(m, p).hp, rstd, dres}, .n_in = dres.ndim ? 5 : 4,
-        .out = {dx, mx8i_view_gradient(m, p)}, .n_out = 2,
+    struct mx8_op_call c = {.in = {dy, x, mx8i_view_weight(m, p).hp, rstd, dres},
+        .n_in = dres.ndim ? 5 : 4,
+        .out = {dx, mx8i_view_gradient(m, p)},
+        .n_out = 2,
         .options = {.eps = (float)m->config.norm_eps, .accumulate = m->accumulate}};
     return mx8i_call(m, MX8_OP_RMSNORM, 1, &c);
 }

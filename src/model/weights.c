@@ -4,13 +4,18 @@
 
 static struct mx8_op_options make_quantizer_options(const struct mx8_model *m) {
     const struct mx8_recipe *r = &m->recipe;
-    return (struct mx8_op_options){.scale_rule = r->scale_rule, .scale_group = r->weight_scale_group,
-        .tile_rows = r->weight_tile_rows, .format = r->format};
+    return (struct mx8_op_options){.scale_rule = r->scale_rule,
+        .scale_group = r->weight_scale_group,
+        .tile_rows = r->weight_tile_rows,
+        .format = r->format};
 }
 
 static enum mx8_status quantize_matrix(struct mx8_model *m, const struct mx8_forms *w) {
-    struct mx8_op_call call = {.in = {w->hp}, .n_in = 1, .out = {w->row, w->row_scale, w->col, w->col_scale},
-        .n_out = 4, .options = make_quantizer_options(m)};
+    struct mx8_op_call call = {.in = {w->hp},
+        .n_in = 1,
+        .out = {w->row, w->row_scale, w->col, w->col_scale},
+        .n_out = 4,
+        .options = make_quantizer_options(m)};
     return mx8i_call(m, MX8_OP_QUANTIZE_BOTH, 0, &call);
 }
 
@@ -18,13 +23,15 @@ static enum mx8_status quantize_matrix(struct mx8_model *m, const struct mx8_for
 static enum mx8_status quantize_experts(struct mx8_model *m, const struct mx8_param *p, const struct mx8_forms *w) {
     const int64_t rows = p->shape[0] * p->shape[1], K = p->shape[2];
     const int64_t values[2] = {rows, K}, scales[2] = {rows, K / MX8_BLOCK};
-    struct mx8_op_call call = {.in = {mx8_make_tensor(w->hp.data, w->hp.dtype, 2, values)}, .n_in = 1,
+    struct mx8_op_call call = {.in = {mx8_make_tensor(w->hp.data, w->hp.dtype, 2, values)},
+        .n_in = 1,
         .out = {mx8_make_tensor(w->row.data, w->row.dtype, 2, values),
             mx8_make_tensor(w->row_scale.data, MX8_F8_E8M0, 2, scales)},
-        .n_out = 2, .options = make_quantizer_options(m)};
-    MX8_TRY(mx8i_call(m, MX8_OP_QUANTIZE_ROWS, 0, &call));
-    struct mx8_op_call call_3d = {.in = {w->hp}, .n_in = 1, .out = {w->col, w->col_scale}, .n_out = 2,
+        .n_out = 2,
         .options = make_quantizer_options(m)};
+    MX8_TRY(mx8i_call(m, MX8_OP_QUANTIZE_ROWS, 0, &call));
+    struct mx8_op_call call_3d = {
+        .in = {w->hp}, .n_in = 1, .out = {w->col, w->col_scale}, .n_out = 2, .options = make_quantizer_options(m)};
     return mx8i_call(m, MX8_OP_QUANTIZE_3D, 0, &call_3d);
 }
 

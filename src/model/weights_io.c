@@ -1,5 +1,5 @@
-/* Weights from and to safetensors, under torchtitan's names. Loading checks every tensor before it copies one, and names
- * all that is wrong in one error. */
+/* Weights from and to safetensors, under torchtitan's names. Loading checks every tensor before it copies one, and
+ * names all that is wrong in one error. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +11,10 @@
 enum { CHUNK = 1 << 16 }; /* values converted on the host at a time */
 
 /* Complaints about a file: the first ones word by word, then a count. */
-struct complaints { char text[640]; int64_t count; };
+struct complaints {
+    char text[640];
+    int64_t count;
+};
 
 static __attribute__((format(printf, 2, 3))) void complain(struct complaints *c, const char *format, ...) {
     size_t used = strlen(c->text);
@@ -32,8 +35,8 @@ static void format_shape(char text[64], int32_t ndim, const int64_t *shape) {
     snprintf(text + used, 64 - used, ")");
 }
 
-static void check_entry(struct complaints *c, const struct mx8_st_entry *e, const char *name, int32_t ndim,
-    const int64_t *shape) {
+static void check_entry(
+    struct complaints *c, const struct mx8_st_entry *e, const char *name, int32_t ndim, const int64_t *shape) {
     char got[64], want[64];
     if (!e) {
         complain(c, "%s is missing", name);
@@ -48,7 +51,9 @@ static void check_entry(struct complaints *c, const struct mx8_st_entry *e, cons
 }
 
 /* Counters and tables that torchtitan keeps beside the weights and that follow from the configuration. */
-static int is_ignored(const char *name) { return strstr(name, "tokens_per_expert") || strstr(name, "freqs_cis"); }
+static int is_ignored(const char *name) {
+    return strstr(name, "tokens_per_expert") || strstr(name, "freqs_cis");
+}
 
 static int is_buffer(const struct mx8_model *m, const char *name) {
     for (int64_t i = 0; i < m->params.buffer_count; i++) {
@@ -74,7 +79,8 @@ static enum mx8_status check_file(const struct mx8_model *m, const char *path, c
         complain(&c, "%s is left over", name);
     }
     if (!c.count) return MX8_OK;
-    return MX8_FAIL(MX8_FORMAT_ERROR, "%s does not fit the model, %lld differences: %s", path, (long long)c.count, c.text);
+    return MX8_FAIL(
+        MX8_FORMAT_ERROR, "%s does not fit the model, %lld differences: %s", path, (long long)c.count, c.text);
 }
 
 /* Entry to f32 on the device, a chunk at a time. */
@@ -99,8 +105,8 @@ static enum mx8_status load_values(
     return MX8_OK;
 }
 
-static enum mx8_status load_file(struct mx8_model *m, const struct mx8_safetensors *st, const char *path,
-    const struct mx8_log *log, float *chunk) {
+static enum mx8_status load_file(
+    struct mx8_model *m, const struct mx8_safetensors *st, const char *path, const struct mx8_log *log, float *chunk) {
     const struct mx8_exec *x = &m->ctx->exec;
     for (int64_t i = 0; i < m->params.count; i++) {
         const struct mx8_param *p = &m->params.param[i];
@@ -110,8 +116,10 @@ static enum mx8_status load_file(struct mx8_model *m, const struct mx8_safetenso
     for (int64_t i = 0; i < m->params.buffer_count; i++) {
         const struct mx8_buffer *b = &m->params.buffer[i];
         const struct mx8_st_entry *e = mx8i_find_tensor(st, b->name);
-        if (e) MX8_TRY(load_values(m, m->buffers + b->at, e, b->count, chunk));
-        else if (log) mx8i_log(log, "%s holds no %s: it starts at zero", path, b->name);
+        if (e)
+            MX8_TRY(load_values(m, m->buffers + b->at, e, b->count, chunk));
+        else if (log)
+            mx8i_log(log, "%s holds no %s: it starts at zero", path, b->name);
     }
     return mx8i_refresh_weights(m, 0);
 }
@@ -121,8 +129,10 @@ enum mx8_status mx8i_load_weights(struct mx8_model *m, const char *path, const s
     MX8_TRY(mx8i_open_safetensors(path, &st));
     enum mx8_status status = check_file(m, path, &st);
     float *chunk = status == MX8_OK ? mx8i_allocate(CHUNK * sizeof *chunk, "loading weights") : NULL;
-    if (chunk) status = load_file(m, &st, path, log, chunk);
-    else if (status == MX8_OK) status = MX8_OUT_OF_MEMORY;
+    if (chunk)
+        status = load_file(m, &st, path, log, chunk);
+    else if (status == MX8_OK)
+        status = MX8_OUT_OF_MEMORY;
     mx8i_release(chunk);
     mx8i_close_safetensors(&st);
     return status;
@@ -149,18 +159,22 @@ static enum mx8_status save_values(
 static void describe_file(const struct mx8_model *m, int32_t dtype, struct mx8_st_entry *entry) {
     for (int64_t i = 0; i < m->params.count; i++) {
         struct mx8_param *p = &m->params.param[i];
-        entry[i] = (struct mx8_st_entry){.name = p->name, .dtype = dtype, .ndim = p->ndim,
-            .size = (size_t)p->count * mx8_get_dtype_size(dtype)};
+        entry[i] = (struct mx8_st_entry){
+            .name = p->name, .dtype = dtype, .ndim = p->ndim, .size = (size_t)p->count * mx8_get_dtype_size(dtype)};
         memcpy(entry[i].shape, p->shape, sizeof p->shape);
     }
     for (int64_t i = 0; i < m->params.buffer_count; i++) {
         struct mx8_buffer *b = &m->params.buffer[i];
-        entry[m->params.count + i] = (struct mx8_st_entry){.name = b->name, .dtype = MX8_F32, .ndim = 1,
-            .shape = {b->count}, .size = (size_t)b->count * sizeof(float)};
+        entry[m->params.count + i] = (struct mx8_st_entry){.name = b->name,
+            .dtype = MX8_F32,
+            .ndim = 1,
+            .shape = {b->count},
+            .size = (size_t)b->count * sizeof(float)};
     }
 }
 
-static enum mx8_status save_file(struct mx8_model *m, const char *path, int32_t dtype, struct mx8_st_entry *entry, float *chunk) {
+static enum mx8_status save_file(
+    struct mx8_model *m, const char *path, int32_t dtype, struct mx8_st_entry *entry, float *chunk) {
     struct mx8_st_writer w;
     const char *const metadata[] = {"format", "pt", "writer", "mx8", NULL};
     describe_file(m, dtype, entry);
@@ -181,7 +195,8 @@ static enum mx8_status save_file(struct mx8_model *m, const char *path, int32_t 
 
 enum mx8_status mx8i_save_weights(struct mx8_model *m, const char *path, int32_t dtype) {
     if (dtype != MX8_F32 && dtype != MX8_BF16) {
-        return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: weights as %s, expected f32 or bf16", path, mx8_get_dtype_name(dtype));
+        return MX8_FAIL(
+            MX8_INVALID_ARGUMENT, "%s: weights as %s, expected f32 or bf16", path, mx8_get_dtype_name(dtype));
     }
     struct mx8_st_entry *entry =
         mx8i_allocate((size_t)(m->params.count + m->params.buffer_count) * sizeof *entry, "saving weights");

@@ -13,7 +13,10 @@ static struct mx8_model_config find(const char *name) {
 /* Printed by torchtitan at start (dense includes the embedding), and its FLOPs per token. */
 static void test_counts(void **state) {
     (void)state;
-    static const struct { const char *preset; int64_t seq_len, dense, sparse, active, flops; } cases[] = {
+    static const struct {
+        const char *preset;
+        int64_t seq_len, dense, sparse, active, flops;
+    } cases[] = {
         {"seed-a", 8192, 2194826240, 754995200, 2698163200, 10988697600},
         {"seed-b", 2048, 2572375040, 9060024320, 4585968640, 22315530240},
     };
@@ -41,7 +44,7 @@ static void test_published_sizes(void **state) {
 static void test_hidden_sizes(void **state) {
     (void)state;
     struct mx8_model_config seed = find("seed-a"), debug = find("debugmodel");
-    assert_int_equal(mx8i_get_expert_hidden(&seed), 8192);  /* 20480 -> 13653 -> 16383 -> 8191 -> 8192 */
+    assert_int_equal(mx8i_get_expert_hidden(&seed), 8192); /* 20480 -> 13653 -> 16383 -> 8191 -> 8192 */
     assert_int_equal(mx8i_get_dense_hidden(&seed), 16384);
     assert_int_equal(mx8i_get_expert_hidden(&debug), 512);
     assert_int_equal(mx8i_get_dense_hidden(&debug), 768);
@@ -84,7 +87,11 @@ static void test_preset_shapes(void **state) {
 /* One wrong field each; the message names it. */
 static void test_bad_configs(void **state) {
     (void)state;
-    static const struct { size_t at; int64_t value; const char *message; } cases[] = {
+    static const struct {
+        size_t at;
+        int64_t value;
+        const char *message;
+    } cases[] = {
         {offsetof(struct mx8_model_config, dim), 0, "model.dim is 0"},
         {offsetof(struct mx8_model_config, n_layers), -3, "model.n_layers is -3"},
         {offsetof(struct mx8_model_config, n_heads), 7, "model.n_heads is 7"},

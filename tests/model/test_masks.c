@@ -14,7 +14,8 @@ static void fill_docs(int32_t *docs) {
     }
 }
 
-static int is_visible(const struct mx8_model_config *c, int64_t layer, const int32_t *docs, int64_t query, int64_t key) {
+static int is_visible(
+    const struct mx8_model_config *c, int64_t layer, const int32_t *docs, int64_t query, int64_t key) {
     if (query / S != key / S || key > query) return 0;
     if (c->attn_mask == MX8_MASK_DOCUMENT && docs[query] != docs[key]) return 0;
     int chunked = c->every_n_layers_nope && layer % c->every_n_layers_nope != 0;
@@ -32,20 +33,23 @@ static void check_attention(struct subject *s, int64_t layer, const int32_t *doc
             const int64_t kv = h / (H / KV);
             for (int64_t j = 0; j < s->T; j++) {
                 double dot = 0;
-                for (int64_t i = 0; i < d; i++) dot += (double)q[(t * H + h) * d + i] * (double)k[(j * KV + kv) * d + i];
+                for (int64_t i = 0; i < d; i++)
+                    dot += (double)q[(t * H + h) * d + i] * (double)k[(j * KV + kv) * d + i];
                 weight[j] = is_visible(c, layer, docs, t, j) ? exp(dot / sqrt((double)d)) : 0;
                 sum += weight[j];
             }
             for (int64_t i = 0; i < d; i++) {
                 double want = 0, got = (double)o[(t * H + h) * d + i];
                 for (int64_t j = 0; j < s->T; j++) want += weight[j] / sum * (double)v[(j * KV + kv) * d + i];
-                if (fabs(got - want) > 2e-6) fail_msg("layer %d, token %d: %g, expected %g", (int)layer, (int)t, got, want);
+                if (fabs(got - want) > 2e-6)
+                    fail_msg("layer %d, token %d: %g, expected %g", (int)layer, (int)t, got, want);
             }
         }
     }
 }
 
-/* q of one token is its normalised input through wq, turned by its position in the sequence unless the layer has none. */
+/* q of one token is its normalised input through wq, turned by its position in the sequence unless the layer has none.
+ */
 static void check_positions(struct subject *s, int64_t layer, int64_t t) {
     const struct mx8_model_config *c = mx8i_get_config(s->m);
     const struct mx8_layer *l = &s->m->layer[layer];

@@ -5,8 +5,12 @@
 
 static const struct mx8_model_options small = {.batch = 2, .seq_len = 16, .training = 1};
 
-static struct { size_t bytes; int64_t calls, live; enum mx8_status (*allocate)(const struct mx8_exec *, size_t, void **);
-    void (*release)(const struct mx8_exec *, void *); } counted;
+static struct {
+    size_t bytes;
+    int64_t calls, live;
+    enum mx8_status (*allocate)(const struct mx8_exec *, size_t, void **);
+    void (*release)(const struct mx8_exec *, void *);
+} counted;
 
 static enum mx8_status count_allocate(const struct mx8_exec *x, size_t bytes, void **out) {
     counted.bytes += bytes;
@@ -44,7 +48,8 @@ static void test_plan_is_allocation(void **state) {
         const struct mx8_memory_plan *p = mx8i_get_memory_plan(m, NULL);
         assert_int_equal(counted.bytes, p->total);
         assert_int_equal(p->masters + p->copies + p->codes + p->gradients + p->moments + p->saved + p->scratch +
-                p->workspace + p->buffers, p->total);
+                             p->workspace + p->buffers,
+            p->total);
         assert_int_equal(p->gradients == 0, !o.training);
         assert_int_equal(p->codes > 0, i % 3 == 2);
         size_t total = p->total;
@@ -149,7 +154,8 @@ static void test_bad_options(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_plan_is_allocation), cmocka_unit_test(test_step_stays_in_plan),
-        cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_too_large), cmocka_unit_test(test_bad_options)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_plan_is_allocation),
+        cmocka_unit_test(test_step_stays_in_plan), cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_too_large), cmocka_unit_test(test_bad_options)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -200,8 +200,10 @@ static void test_empty_experts(void **state) {
         const float *g = find_gradient(s.m, "layers.1.moe.experts.w2", &n);
         double used = 0;
         for (int64_t j = 0; j < n; j++) {
-            if (j / (n / 4) == 2) used += fabs((double)g[j]);
-            else assert_true(g[j] == 0.0f);
+            if (j / (n / 4) == 2)
+                used += fabs((double)g[j]);
+            else
+                assert_true(g[j] == 0.0f);
         }
         assert_true(used > 0);
         free(ids);
@@ -209,13 +211,18 @@ static void test_empty_experts(void **state) {
     }
 }
 
-/* Everything converted, the head and K/V included, at a row count that is no multiple of 32; and the options that change
- * how products are made. Each follows f32 as closely as eight bits can. */
+/* Everything converted, the head and K/V included, at a row count that is no multiple of 32; and the options that
+ * change how products are made. Each follows f32 as closely as eight bits can. */
 static void test_recipe_options(void **state) {
     (void)state;
-    static const struct { int32_t scale_rule, group, tile, wgrad_hp, exact, dtype; } cases[] = {
-        {0, 0, 0, 0, 0, MX8_BF16}, {MX8_SCALE_FLOOR, 0, 0, 1, 0, MX8_BF16}, {0, 32, 32, 0, 1, MX8_BF16},
-        {0, 128, 1, 0, 0, MX8_F32}, {MX8_SCALE_EVEN, 32, 1, 1, 0, MX8_F32},
+    static const struct {
+        int32_t scale_rule, group, tile, wgrad_hp, exact, dtype;
+    } cases[] = {
+        {0, 0, 0, 0, 0, MX8_BF16},
+        {MX8_SCALE_FLOOR, 0, 0, 1, 0, MX8_BF16},
+        {0, 32, 32, 0, 1, MX8_BF16},
+        {0, 128, 1, 0, 0, MX8_F32},
+        {MX8_SCALE_EVEN, 32, 1, 1, 0, MX8_F32},
     };
     struct mx8_model_config c = make_variant(1);
     struct subject f32 = make_subject(&c, "f32", small, 1);
@@ -321,7 +328,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_checkpointing_changes_no_bit),
         cmocka_unit_test(test_threads_change_no_bit), cmocka_unit_test(test_accumulation),
         cmocka_unit_test(test_gradients_are_replaced), cmocka_unit_test(test_validation),
-        cmocka_unit_test(test_ignored_targets), cmocka_unit_test(test_empty_experts), cmocka_unit_test(test_recipe_options),
-        cmocka_unit_test(test_saturation_count), cmocka_unit_test(test_not_finite), cmocka_unit_test(test_bad_batches)};
+        cmocka_unit_test(test_ignored_targets), cmocka_unit_test(test_empty_experts),
+        cmocka_unit_test(test_recipe_options), cmocka_unit_test(test_saturation_count),
+        cmocka_unit_test(test_not_finite), cmocka_unit_test(test_bad_batches)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,16 +13,29 @@ static void test_names_and_shapes(void **state) {
     c.interleave_moe_layer_step = 2;
     c.num_shared_experts = 2;
     struct mx8_param_table t = build(&c);
-    static const struct { const char *name; int64_t shape[3]; } cases[] = {
-        {"tok_embeddings.weight", {96, 64}}, {"layers.0.attention_norm.weight", {64}},
-        {"layers.0.attention.wq.weight", {64, 64}}, {"layers.0.attention.wk.weight", {32, 64}},
-        {"layers.0.attention.wv.weight", {32, 64}}, {"layers.0.attention.wo.weight", {64, 64}},
-        {"layers.0.ffn_norm.weight", {64}}, {"layers.0.feed_forward.w1.weight", {192, 64}},
-        {"layers.0.feed_forward.w2.weight", {64, 192}}, {"layers.0.feed_forward.w3.weight", {192, 64}},
-        {"layers.1.moe.router.gate.weight", {4, 64}}, {"layers.1.moe.experts.w1", {4, 64, 64}},
-        {"layers.1.moe.experts.w2", {4, 64, 64}}, {"layers.1.moe.experts.w3", {4, 64, 64}},
-        {"layers.1.moe.shared_experts.w1.weight", {128, 64}}, {"layers.1.moe.shared_experts.w2.weight", {64, 128}},
-        {"layers.1.moe.shared_experts.w3.weight", {128, 64}}, {"norm.weight", {64}}, {"output.weight", {96, 64}},
+    static const struct {
+        const char *name;
+        int64_t shape[3];
+    } cases[] = {
+        {"tok_embeddings.weight", {96, 64}},
+        {"layers.0.attention_norm.weight", {64}},
+        {"layers.0.attention.wq.weight", {64, 64}},
+        {"layers.0.attention.wk.weight", {32, 64}},
+        {"layers.0.attention.wv.weight", {32, 64}},
+        {"layers.0.attention.wo.weight", {64, 64}},
+        {"layers.0.ffn_norm.weight", {64}},
+        {"layers.0.feed_forward.w1.weight", {192, 64}},
+        {"layers.0.feed_forward.w2.weight", {64, 192}},
+        {"layers.0.feed_forward.w3.weight", {192, 64}},
+        {"layers.1.moe.router.gate.weight", {4, 64}},
+        {"layers.1.moe.experts.w1", {4, 64, 64}},
+        {"layers.1.moe.experts.w2", {4, 64, 64}},
+        {"layers.1.moe.experts.w3", {4, 64, 64}},
+        {"layers.1.moe.shared_experts.w1.weight", {128, 64}},
+        {"layers.1.moe.shared_experts.w2.weight", {64, 128}},
+        {"layers.1.moe.shared_experts.w3.weight", {128, 64}},
+        {"norm.weight", {64}},
+        {"output.weight", {96, 64}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const struct mx8_param *p = mx8i_find_param(&t, cases[i].name);
@@ -66,11 +79,18 @@ static void test_init_moments(void **state) {
     struct mx8_model_config c = make_tiny_config();
     c.dim = 128;
     struct subject s = make_subject(&c, "f32", (struct mx8_model_options){.batch = 1, .seq_len = 8}, 1);
-    static const struct { const char *name; double std, most; } cases[] = {
-        {"tok_embeddings.weight", 1, 10}, {"layers.1.attention.wq.weight", 0.02, 0.2},
-        {"layers.0.attention.wo.weight", 0.02 / 1.4142135623730951, 0.2}, {"layers.1.attention.wo.weight", 0.01, 0.1},
-        {"layers.1.moe.experts.w1", 0.02, 0.2}, {"layers.1.moe.experts.w3", 0.01, 0.1},
-        {"layers.1.moe.shared_experts.w2.weight", 0.01, 0.1}, {"layers.1.moe.router.gate.weight", 0.01, 0.1},
+    static const struct {
+        const char *name;
+        double std, most;
+    } cases[] = {
+        {"tok_embeddings.weight", 1, 10},
+        {"layers.1.attention.wq.weight", 0.02, 0.2},
+        {"layers.0.attention.wo.weight", 0.02 / 1.4142135623730951, 0.2},
+        {"layers.1.attention.wo.weight", 0.01, 0.1},
+        {"layers.1.moe.experts.w1", 0.02, 0.2},
+        {"layers.1.moe.experts.w3", 0.01, 0.1},
+        {"layers.1.moe.shared_experts.w2.weight", 0.01, 0.1},
+        {"layers.1.moe.router.gate.weight", 0.01, 0.1},
         /* cut at three standard deviations: 0.98658 of the plain normal's */
         {"output.weight", 0.98658 / 11.313708498984761, 3 / 11.313708498984761},
     };
@@ -197,8 +217,9 @@ static void test_bad_recipes(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_names_and_shapes), cmocka_unit_test(test_offsets_and_counts),
-        cmocka_unit_test(test_init_moments), cmocka_unit_test(test_seed_filter), cmocka_unit_test(test_experts_substring),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_names_and_shapes),
+        cmocka_unit_test(test_offsets_and_counts), cmocka_unit_test(test_init_moments),
+        cmocka_unit_test(test_seed_filter), cmocka_unit_test(test_experts_substring),
         cmocka_unit_test(test_bad_recipes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

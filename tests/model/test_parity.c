@@ -1,9 +1,9 @@
-/* Parity with PyTorch: from the same start weights and the same tokens, training must follow what torchtitan's own modules
- * and torchao's MXFP8 operators did (tests/data/make_parity.py says what the fixtures hold).
- *   f32    first gradients at least 90 dB per tensor; losses within 1e-4 for 5 steps, 2e-3 for 20; end weights 40 dB
- *   bf16   losses within 0.01, expert loads within 3 % of the routed tokens (PyTorch's own repeat runs differ by 0.005)
- *   mxfp8  losses within 0.02; each first gradient's SQNR against PyTorch's f32 gradient at most 3 dB below that of
- *          PyTorch's own MXFP8 gradient */
+/* Parity with PyTorch: from the same start weights and the same tokens, training must follow what torchtitan's own
+ * modules and torchao's MXFP8 operators did (tests/data/make_parity.py says what the fixtures hold). f32    first
+ * gradients at least 90 dB per tensor; losses within 1e-4 for 5 steps, 2e-3 for 20; end weights 40 dB bf16   losses
+ * within 0.01, expert loads within 3 % of the routed tokens (PyTorch's own repeat runs differ by 0.005) mxfp8  losses
+ * within 0.02; each first gradient's SQNR against PyTorch's f32 gradient at most 3 dB below that of PyTorch's own MXFP8
+ * gradient */
 #include <jansson.h>
 #include "model_helpers.h"
 #include "base/safetensors.h"
@@ -64,8 +64,8 @@ static struct fixture open_fixture(const char *name) {
     assert_ok(mx8i_open_safetensors(path, &f.tensors));
     snprintf(f.start, sizeof f.start, "%s/parity_%s_start.safetensors", MX8_TEST_DATA, name);
     f.config = read_config(f.meta);
-    f.options = (struct mx8_model_options){.batch = get_int(f.meta, "batch", 0),
-        .seq_len = get_int(f.meta, "seq_len", 0), .training = 1};
+    f.options = (struct mx8_model_options){
+        .batch = get_int(f.meta, "batch", 0), .seq_len = get_int(f.meta, "seq_len", 0), .training = 1};
     assert_int_equal(get_int(f.meta, "steps", 0), STEPS);
     return f;
 }
@@ -119,12 +119,20 @@ static double optimize(struct subject *s, const json_t *settings, int64_t step) 
     assert_ok(x->k->sum_squares(x, &squares, mx8i_get_gradients(s->m), n));
     assert_ok(x->k->clip_factor(x, &factor, &norm, &squares, (float)json_number_value(get(settings, "max_norm"))));
     assert_ok(mx8i_update_expert_bias(s->m));
-    struct mx8_adamw_job job = {.n = n, .lr = (float)json_number_value(get(settings, "lr")), .beta1 = (float)beta1,
-        .beta2 = (float)beta2, .eps = (float)json_number_value(get(settings, "eps")),
+    struct mx8_adamw_job job = {.n = n,
+        .lr = (float)json_number_value(get(settings, "lr")),
+        .beta1 = (float)beta1,
+        .beta2 = (float)beta2,
+        .eps = (float)json_number_value(get(settings, "eps")),
         .weight_decay = (float)json_number_value(get(settings, "weight_decay")),
-        .bias1 = (float)(1 - pow(beta1, (double)(step + 1))), .bias2 = (float)(1 - pow(beta2, (double)(step + 1))),
-        .grad_scale = &factor, .master = mx8i_get_masters(s->m), .m = mx8i_get_moment(s->m, 0),
-        .v = mx8i_get_moment(s->m, 1), .grad = mx8i_get_gradients(s->m), .copy = mx8i_get_copies(s->m),
+        .bias1 = (float)(1 - pow(beta1, (double)(step + 1))),
+        .bias2 = (float)(1 - pow(beta2, (double)(step + 1))),
+        .grad_scale = &factor,
+        .master = mx8i_get_masters(s->m),
+        .m = mx8i_get_moment(s->m, 0),
+        .v = mx8i_get_moment(s->m, 1),
+        .grad = mx8i_get_gradients(s->m),
+        .copy = mx8i_get_copies(s->m),
         .copy_dtype = MX8_BF16};
     assert_ok(x->k->adamw(x, &job));
     assert_ok(mx8i_refresh_weights(s->m, 1));
@@ -132,7 +140,9 @@ static double optimize(struct subject *s, const json_t *settings, int64_t step) 
 }
 
 /* What a recipe is held to; 0: not checked. load is a share of the rows that the experts get, top_k per token. */
-struct gates { double early_loss, loss, gradient_db, gradient_below, end_db, load, norm; };
+struct gates {
+    double early_loss, loss, gradient_db, gradient_below, end_db, load, norm;
+};
 
 static void check_sqnr(const char *recipe, const struct mx8_param *p, int64_t expert, double sqnr, double least) {
     if (!(sqnr < least)) return;
@@ -140,11 +150,11 @@ static void check_sqnr(const char *recipe, const struct mx8_param *p, int64_t ex
     fail_msg("%s: gradient of %s, expert %d, has %.2f dB, expected %.2f", recipe, p->name, (int)expert, sqnr, least);
 }
 
-/* The gate of PyTorch's own SQNR. Two bf16 logits tie exactly now and then where f32 ones do not (token 16 of `moe`, layer
- * 1, experts 0 and 2); equal scores go to the lowest index here, and PyTorch's topk leaves the order open. One token in
- * 70 is 18 dB of an expert's gradient, so an expert whose load shows such a token is left out, and counted. */
-static int64_t check_against_own(const struct fixture *f, struct subject *s, const char *recipe,
-    const struct mx8_param *p, double below) {
+/* The gate of PyTorch's own SQNR. Two bf16 logits tie exactly now and then where f32 ones do not (token 16 of `moe`,
+ * layer 1, experts 0 and 2); equal scores go to the lowest index here, and PyTorch's topk leaves the order open. One
+ * token in 70 is 18 dB of an expert's gradient, so an expert whose load shows such a token is left out, and counted. */
+static int64_t check_against_own(
+    const struct fixture *f, struct subject *s, const char *recipe, const struct mx8_param *p, double below) {
     const json_t *own = get(get(get(f->meta, "grad_sqnr"), recipe), p->name);
     const float *ours = mx8i_get_gradients(s->m) + p->at;
     if (p->kind != MX8_PARAM_EXPERT) {
@@ -177,7 +187,8 @@ static void check_gradients(const struct fixture *f, struct subject *s, const ch
         if (g->gradient_below > 0) {
             moved += check_against_own(f, s, recipe, p, g->gradient_below);
         } else {
-            check_sqnr(recipe, p, -1, compare_rows(f, "grad", p, mx8i_get_gradients(s->m) + p->at, 0, 1), g->gradient_db);
+            check_sqnr(
+                recipe, p, -1, compare_rows(f, "grad", p, mx8i_get_gradients(s->m) + p->at, 0, 1), g->gradient_db);
         }
     }
     assert_in_range(moved, 0, 2 * 3);
@@ -209,7 +220,9 @@ static void check_bias(struct subject *s, const json_t *biases, int64_t step) {
         for (int64_t e = 0; e < t->buffer[i].count; e++) {
             double ours = (double)mx8i_get_buffers(s->m)[t->buffer[i].at + (size_t)e];
             double theirs = json_number_value(json_array_get(json_array_get(biases, (size_t)i), (size_t)e));
-            if (fabs(ours - theirs) > 1e-7) fail_msg("%s[%d] is %g after step %d, PyTorch's %g", t->buffer[i].name, (int)e, ours, (int)step, theirs);
+            if (fabs(ours - theirs) > 1e-7)
+                fail_msg(
+                    "%s[%d] is %g after step %d, PyTorch's %g", t->buffer[i].name, (int)e, ours, (int)step, theirs);
         }
     }
 }
@@ -236,7 +249,8 @@ static void check_run(const char *name, const char *recipe, const char *ours, st
         if (!strcmp(recipe, "fp32")) check_bias(&s, json_array_get(get(run, "expert_bias"), (size_t)step), step);
         double their_norm = json_number_value(json_array_get(norms, (size_t)step));
         if (fabs(norm / their_norm - 1) > g.norm) {
-            fail_msg("%s %s: gradient norm of step %d is %.6f, PyTorch's %.6f", name, recipe, (int)step, norm, their_norm);
+            fail_msg(
+                "%s %s: gradient norm of step %d is %.6f, PyTorch's %.6f", name, recipe, (int)step, norm, their_norm);
         }
     }
     print_message("%s %s: largest loss difference %.2g\n", name, recipe, worst);
@@ -244,7 +258,8 @@ static void check_run(const char *name, const char *recipe, const char *ours, st
     for (int64_t i = 0; i < t->count && g.end_db > 0; i++) {
         const struct mx8_param *p = &t->param[i];
         double sqnr = compare_rows(&f, "end", p, mx8i_get_masters(s.m) + p->at, 0, 1);
-        if (sqnr < g.end_db) fail_msg("%s: end weights of %s have %.2f dB, expected %.2f", name, p->name, sqnr, g.end_db);
+        if (sqnr < g.end_db)
+            fail_msg("%s: end weights of %s have %.2f dB, expected %.2f", name, p->name, sqnr, g.end_db);
     }
     free(ids);
     free_subject(&s);
@@ -261,7 +276,8 @@ static void test_f32(void **state) {
 
 static void test_bf16(void **state) {
     (void)state;
-    for (int i = 0; i < 3; i++) check_run(fixtures[i], "bf16", "bf16", (struct gates){.loss = 0.01, .load = 0.03, .norm = 0.02});
+    for (int i = 0; i < 3; i++)
+        check_run(fixtures[i], "bf16", "bf16", (struct gates){.loss = 0.01, .load = 0.03, .norm = 0.02});
 }
 
 static void test_mxfp8_dense(void **state) {

@@ -63,7 +63,8 @@ static void test_names_in_file(void **state) {
     free_subject(&s);
 }
 
-/* Writes the model's own file again with a few changes: a tensor renamed, one reshaped, biases dropped, extras added. */
+/* Writes the model's own file again with a few changes: a tensor renamed, one reshaped, biases dropped, extras added.
+ */
 static void write_changed(const char *from, const char *to, int broken) {
     struct mx8_safetensors st;
     struct mx8_st_writer w;
@@ -81,8 +82,8 @@ static void write_changed(const char *from, const char *to, int broken) {
         }
         n++;
     }
-    entry[n++] = (struct mx8_st_entry){.name = "layers.0.moe.tokens_per_expert", .dtype = MX8_F32, .ndim = 1,
-        .shape = {4}, .data = zeros, .size = 16};
+    entry[n++] = (struct mx8_st_entry){
+        .name = "layers.0.moe.tokens_per_expert", .dtype = MX8_F32, .ndim = 1, .shape = {4}, .data = zeros, .size = 16};
     assert_ok(mx8i_begin_safetensors(to, entry, n, NULL, &w));
     for (int64_t i = 0; i < n; i++) assert_ok(mx8i_write_tensor(&w, entry[i].data, entry[i].size));
     assert_ok(mx8i_commit_safetensors(&w));
