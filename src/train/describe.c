@@ -125,7 +125,7 @@ enum mx8_status mx8i_describe_plan(const struct mx8_job *job, struct mx8_context
     log_bytes(out, "workspace", "of operators and threads", p->workspace);
     log_bytes(out, "buffers", "expert bias and step inputs", p->buffers);
     log_bytes(out, "batch", "tokens being read, optimizer scalars", mx8i_count_batch_bytes(job) + MX8_OPTIMIZER_BYTES);
-    log_bytes(out, "total", "", (size_t)mx8i_count_job_bytes(job, p));
+    log_bytes(out, "total", "held from start to end", (size_t)mx8i_count_job_bytes(job, p));
     mx8i_free_model(model);
     return MX8_OK;
 }

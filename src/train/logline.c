@@ -45,8 +45,8 @@ void mx8i_log_start(const struct mx8_log *log, const struct mx8_job *job, const 
     char total[64], dense[64], sparse[64], active[64], tokens[64];
     if (job->description[0]) mx8i_log(log, "Starting job: %s", job->description);
     if (job->print_args) log_options(log, job->options);
-    mx8i_log(log, "%s capacity: %s with %.2fGiB memory, %d threads", device, ctx->backend_name, (double)capacity / GIB,
-        (int)ctx->exec.threads);
+    mx8i_log(log, "%s capacity: %s with %.2fGiB memory, %d thread%s", device, ctx->backend_name, (double)capacity / GIB,
+        (int)ctx->exec.threads, ctx->exec.threads == 1 ? "" : "s");
     mx8i_log(log, "Data: %s, %s tokens a pass", mx8i_describe_data(data),
         mx8i_format_thousands(tokens, (double)mx8i_count_tokens(data), 0));
     mx8i_log(log, "Total parameter count: dense %s, sparse %s, active %s",
@@ -64,5 +64,4 @@ void mx8i_log_start(const struct mx8_log *log, const struct mx8_job *job, const 
         (long long)job->local_batch_size, (long long)(job->local_batch_size * job->accumulation),
         (long long)job->accumulation, (long long)job->model.seq_len, (long long)job->steps,
         (long long)job->schedule.warmup);
-    mx8i_log(log, "Training starts at step 1");
 }

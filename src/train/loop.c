@@ -198,6 +198,7 @@ static enum mx8_status run_step(struct run *r, struct mx8_step *s) {
 
 static enum mx8_status train(struct run *r, struct mx8_summary *out) {
     const struct mx8_watch *w = r->watch;
+    mx8i_log(&w->log, "Training starts at step 1");
     r->started = r->line_time = mx8i_get_seconds();
     for (int64_t step = 1; step <= r->job->steps; step++) {
         if (w->should_stop && w->should_stop(w->user)) {

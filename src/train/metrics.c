@@ -70,6 +70,7 @@ static enum mx8_status write_text(const char *path, const char *text) {
     struct mx8_writer w;
     MX8_TRY(mx8i_open_writer(path, &w));
     enum mx8_status status = mx8i_write(&w, text, strlen(text));
+    if (status == MX8_OK) status = mx8i_write(&w, "\n", 1);
     if (status == MX8_OK) return mx8i_commit_writer(&w);
     mx8i_abandon_writer(&w);
     return status;
@@ -80,7 +81,8 @@ static enum mx8_status write_run(const struct mx8_job *job, const struct mx8_con
     char *text = run ? json_dumps(run, JSON_INDENT(2)) : NULL;
     json_decref(run);
     if (!text)
-        return MX8_FAIL(MX8_FORMAT_ERROR, "%s/run.json cannot be written: an option is no UTF-8 text", job->dump_folder);
+        return MX8_FAIL(
+            MX8_FORMAT_ERROR, "%s/run.json cannot be written: an option is no UTF-8 text", job->dump_folder);
     char *path = make_path(job->dump_folder, "run", 0, "json");
     enum mx8_status status = path ? write_text(path, text) : MX8_OUT_OF_MEMORY;
     free(text);

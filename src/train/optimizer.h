@@ -14,13 +14,19 @@ struct mx8_optimizer {
 };
 
 /* Device arrays of n elements; copy (bf16 weights) may be NULL. */
-struct mx8_flat { float *master, *grad, *m, *v; uint16_t *copy; int64_t n; };
+struct mx8_flat {
+    float *master, *grad, *m, *v;
+    uint16_t *copy;
+    int64_t n;
+};
 
 enum mx8_status mx8i_open_optimizer(struct mx8_context *ctx, struct mx8_optimizer *out);
 void mx8i_close_optimizer(struct mx8_optimizer *o);
 /* Global norm of the gradients, before clipping; the factor min(1, max_norm / (norm + 1e-6)) is kept for the update. */
-enum mx8_status mx8i_clip_gradients(struct mx8_optimizer *o, const struct mx8_flat *flat, double max_norm, double *norm);
+enum mx8_status mx8i_clip_gradients(
+    struct mx8_optimizer *o, const struct mx8_flat *flat, double max_norm, double *norm);
 /* One update with the clipped gradients; copies are written, too. */
-enum mx8_status mx8i_apply_adamw(struct mx8_optimizer *o, const struct mx8_flat *flat, const struct mx8_adamw *a, double lr);
+enum mx8_status mx8i_apply_adamw(
+    struct mx8_optimizer *o, const struct mx8_flat *flat, const struct mx8_adamw *a, double lr);
 
 #endif

@@ -1,5 +1,5 @@
-/* The option table of a training job: torchtitan's sections and keys (September 2025) with its defaults, then mx8's own.
- * Two marks in the help are read by job.c. ONLY: mx8 has just the default, anything else is an error at start. IDLE:
+/* The option table of a training job: torchtitan's sections, keys and defaults (September 2025), then mx8's own. Two
+ * marks in the help are read by job.c. ONLY: mx8 has just the default, anything else is an error at start. IDLE:
  * belongs to a feature that is off or absent here, so that its value changes nothing. */
 #include "train/job.h"
 #include "train/resolve.h"
@@ -28,15 +28,15 @@ const struct mx8_option mx8i_option_table[] = {
     {BOOL("job.dry_run", "false", "print the memory plan and stop"), .alias = "dry_run"},
 
     {BOOL("profiling.enable_profiling", "false", ONLY "no profiler")},
-    {TEXT("profiling.save_traces_folder", "profile_traces", IDLE "with profiling")},
-    {INT("profiling.profile_freq", "10", 0, 0, IDLE "with profiling")},
+    {TEXT("profiling.save_traces_folder", "profile_traces", IDLE "only with profiling")},
+    {INT("profiling.profile_freq", "10", 0, 0, IDLE "only with profiling")},
     {BOOL("profiling.enable_memory_snapshot", "false", ONLY "--dry-run prints the memory plan")},
-    {TEXT("profiling.save_memory_snapshot_folder", "memory_snapshot", IDLE "with memory snapshots")},
+    {TEXT("profiling.save_memory_snapshot_folder", "memory_snapshot", IDLE "only with memory snapshots")},
 
     {INT("metrics.log_freq", "10", 1, MANY, "log step 1 and every step that is a multiple of this")},
     {BOOL("metrics.enable_tensorboard", "false", ONLY "metrics.jsonl holds every step; see mx8 report")},
     {BOOL("metrics.disable_color_printing", "false", "plain log lines")},
-    {TEXT("metrics.save_tb_folder", "tb", IDLE "with TensorBoard")},
+    {TEXT("metrics.save_tb_folder", "tb", IDLE "only with TensorBoard")},
     {BOOL("metrics.save_for_all_ranks", "false", IDLE "one process")},
     {BOOL("metrics.enable_wandb", "false", ONLY "metrics.jsonl holds every step")},
 
@@ -88,8 +88,8 @@ const struct mx8_option mx8i_option_table[] = {
     {FLOAT("lr_scheduler.min_lr_factor", "0", 0, 1, "the decay ends at this times optimizer.lr")},
 
     {TEXT("training.dataset", "auto", "auto (look at the path), text, shards, random; c4 names need dataset_path")},
-    {TEXT("training.dataset_path", "", "text file, folder of text, token shard or folder of *.bin; unset: /usr/include")},
-    {INT("training.dataset_bytes", "", 0, MANY, "read at most this much text, 0: all; unset: 8 MB of /usr/include, else all")},
+    {TEXT("training.dataset_path", "", "file or folder of text, or of token shards (*.bin); unset: /usr/include")},
+    {INT("training.dataset_bytes", "", 0, MANY, "most text to read, 0: all; unset: 8 MiB of /usr/include, else all")},
     {INT("training.local_batch_size", "", 1, MANY, "sequences of one forward pass" FLAVOR)},
     {INT("training.global_batch_size", "-1", -1, MANY, "sequences of one step (the rest is accumulated); -1: local")},
     {INT("training.seq_len", "", 1, MANY, "tokens of a sequence" FLAVOR)},
@@ -106,21 +106,21 @@ const struct mx8_option mx8i_option_table[] = {
     {CHOICE("training.on_nan", "stop", "stop|skip|continue", "when the loss or the gradient norm is not finite")},
 
     {INT("parallelism.data_parallel_replicate_degree", "1", 0, 0, ONLY "one process")},
-    {INT("parallelism.data_parallel_shard_degree", "-1", -1, MANY, "processes that share the weights; -1: what is there")},
+    {INT("parallelism.data_parallel_shard_degree", "-1", -1, MANY, "processes that share weights; -1: what is there")},
     {CHOICE("parallelism.fsdp_reshard_after_forward", "default", "default|always|never", IDLE "one process")},
     {INT("parallelism.tensor_parallel_degree", "1", 0, 0, ONLY "no tensor parallelism")},
-    {BOOL("parallelism.disable_loss_parallel", "false", IDLE "with tensor parallelism")},
+    {BOOL("parallelism.disable_loss_parallel", "false", IDLE "only with tensor parallelism")},
     {BOOL("parallelism.enable_async_tensor_parallel", "false", ONLY "no tensor parallelism")},
     {BOOL("parallelism.enable_compiled_autograd", "false", ONLY "the backward pass is C already")},
     {INT("parallelism.pipeline_parallel_degree", "1", 0, 0, ONLY "no pipeline parallelism")},
     {LIST("parallelism.pipeline_parallel_split_points", "", ONLY "no pipeline parallelism")},
     {LIST("parallelism.module_fqns_per_model_part", "", ONLY "no pipeline parallelism")},
-    {INT("parallelism.pipeline_parallel_first_stage_less_layers", "1", 0, 0, IDLE "with pipeline parallelism")},
-    {INT("parallelism.pipeline_parallel_last_stage_less_layers", "1", 0, 0, IDLE "with pipeline parallelism")},
+    {INT("parallelism.pipeline_parallel_first_stage_less_layers", "1", 0, 0, IDLE "only with pipeline parallelism")},
+    {INT("parallelism.pipeline_parallel_last_stage_less_layers", "1", 0, 0, IDLE "only with pipeline parallelism")},
     {INT("parallelism.pipeline_parallel_layers_per_stage", "", 0, 0, ONLY "no pipeline parallelism")},
-    {TEXT("parallelism.pipeline_parallel_schedule", "1F1B", IDLE "with pipeline parallelism")},
-    {TEXT("parallelism.pipeline_parallel_schedule_csv", "", IDLE "with pipeline parallelism")},
-    {INT("parallelism.pipeline_parallel_microbatch_size", "1", 0, 0, IDLE "with pipeline parallelism")},
+    {TEXT("parallelism.pipeline_parallel_schedule", "1F1B", IDLE "only with pipeline parallelism")},
+    {TEXT("parallelism.pipeline_parallel_schedule_csv", "", IDLE "only with pipeline parallelism")},
+    {INT("parallelism.pipeline_parallel_microbatch_size", "1", 0, 0, IDLE "only with pipeline parallelism")},
     {INT("parallelism.context_parallel_degree", "1", 0, 0, ONLY "no context parallelism")},
     {CHOICE("parallelism.context_parallel_rotate_method", "allgather", "allgather|alltoall", IDLE "one process")},
     {INT("parallelism.expert_parallel_degree", "1", 0, 0, ONLY "no expert parallelism")},
@@ -128,7 +128,7 @@ const struct mx8_option mx8i_option_table[] = {
 
     {BOOL("checkpoint.enable", "false", "save the final weights under dump_folder/checkpoint.folder/step-N")},
     {TEXT("checkpoint.folder", "checkpoint", "folder below job.dump_folder")},
-    {INT("checkpoint.interval", "500", 1, MANY, "must be at least training.steps when set: only final weights are saved")},
+    {INT("checkpoint.interval", "500", 1, MANY, "when set, at least training.steps: only final weights are saved")},
     {TEXT("checkpoint.initial_load_path", "", "start weights: a safetensors file, or a folder with model.safetensors")},
     {BOOL("checkpoint.initial_load_model_only", "true", ONLY "weights are loaded, not optimizer states")},
     {BOOL("checkpoint.initial_load_in_hf", "false", ONLY "torchtitan's tensor names")},
@@ -144,18 +144,19 @@ const struct mx8_option mx8i_option_table[] = {
 
     {CHOICE("activation_checkpoint.mode", "selective", "selective|full|none", "blocks whose forward pass runs again")},
     {TEXT("activation_checkpoint.selective_ac_option", "2", "selective: every n-th block; op is not supported")},
-    {LIST("activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns", "moe.router.gate", IDLE "with op")},
+    {LIST("activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns", "moe.router.gate",
+        IDLE "only with op")},
     {BOOL("activation_checkpoint.early_stop", "false", IDLE "blocks are run again as a whole")},
 
     {BOOL("compile.enable", "false", "CUDA: capture the step as a graph; nothing to do on the CPU")},
     {LIST("compile.components", "model,loss", IDLE "the whole step")},
 
-    {BOOL("float8.enable_fsdp_float8_all_gather", "false", IDLE "with the float8 converter")},
-    {BOOL("float8.precompute_float8_dynamic_scale_for_fsdp", "false", IDLE "with the float8 converter")},
-    {TEXT("float8.recipe_name", "", IDLE "with the float8 converter")},
-    {LIST("float8.filter_fqns", "", IDLE "with the float8 converter")},
-    {BOOL("float8.emulate", "false", IDLE "with the float8 converter")},
-    {LIST("float8.moe_fqns_prototype", "", IDLE "with the float8 converter")},
+    {BOOL("float8.enable_fsdp_float8_all_gather", "false", IDLE "only with the float8 converter")},
+    {BOOL("float8.precompute_float8_dynamic_scale_for_fsdp", "false", IDLE "only with the float8 converter")},
+    {TEXT("float8.recipe_name", "", IDLE "only with the float8 converter")},
+    {LIST("float8.filter_fqns", "", IDLE "only with the float8 converter")},
+    {BOOL("float8.emulate", "false", IDLE "only with the float8 converter")},
+    {LIST("float8.moe_fqns_prototype", "", IDLE "only with the float8 converter")},
 
     {CHOICE("mx.mxfp8_dim1_cast_kernel_choice", "triton", "triton|cuda|torch", IDLE "one quantizer a device"),
         .alias = "quantize.linear.mx.mxfp8_dim1_cast_kernel_choice"},
@@ -183,26 +184,26 @@ const struct mx8_option mx8i_option_table[] = {
     {TEXT("comm.save_traces_folder", "comm_traces", IDLE "one process")},
 
     {BOOL("memory_estimation.enable", "false", ONLY "--dry-run prints the memory plan")},
-    {BOOL("memory_estimation.disable_fake_mode", "false", IDLE "with memory_estimation")},
+    {BOOL("memory_estimation.disable_fake_mode", "false", IDLE "only with memory_estimation")},
 
     {BOOL("fault_tolerance.enable", "false", ONLY "no fault tolerance")},
-    {TEXT("fault_tolerance.process_group", "gloo", IDLE "with fault tolerance")},
-    {INT("fault_tolerance.process_group_timeout_ms", "10000", 0, 0, IDLE "with fault tolerance")},
-    {INT("fault_tolerance.replica_id", "0", 0, 0, IDLE "with fault tolerance")},
-    {INT("fault_tolerance.group_size", "0", 0, 0, IDLE "with fault tolerance")},
-    {INT("fault_tolerance.min_replica_size", "1", 0, 0, IDLE "with fault tolerance")},
+    {TEXT("fault_tolerance.process_group", "gloo", IDLE "only with fault tolerance")},
+    {INT("fault_tolerance.process_group_timeout_ms", "10000", 0, 0, IDLE "only with fault tolerance")},
+    {INT("fault_tolerance.replica_id", "0", 0, 0, IDLE "only with fault tolerance")},
+    {INT("fault_tolerance.group_size", "0", 0, 0, IDLE "only with fault tolerance")},
+    {INT("fault_tolerance.min_replica_size", "1", 0, 0, IDLE "only with fault tolerance")},
     {TEXT("fault_tolerance.semi_sync_method", "", ONLY "no fault tolerance")},
 
     {TEXT("experimental.custom_import", "", ONLY "no Python at run time")},
     {TEXT("experimental.custom_args_module", "", ONLY "no Python at run time")},
 
     {BOOL("validation.enable", "false", ONLY "no validation during training")},
-    {TEXT("validation.dataset", "c4_validation", IDLE "with validation")},
-    {TEXT("validation.dataset_path", "", IDLE "with validation")},
-    {INT("validation.local_batch_size", "8", 0, 0, IDLE "with validation")},
-    {INT("validation.seq_len", "2048", 0, 0, IDLE "with validation")},
-    {INT("validation.freq", "10", 0, 0, IDLE "with validation")},
-    {INT("validation.steps", "-1", 0, 0, IDLE "with validation")},
+    {TEXT("validation.dataset", "c4_validation", IDLE "only with validation")},
+    {TEXT("validation.dataset_path", "", IDLE "only with validation")},
+    {INT("validation.local_batch_size", "8", 0, 0, IDLE "only with validation")},
+    {INT("validation.seq_len", "2048", 0, 0, IDLE "only with validation")},
+    {INT("validation.freq", "10", 0, 0, IDLE "only with validation")},
+    {INT("validation.steps", "-1", 0, 0, IDLE "only with validation")},
 
     {BOOL("debug.force_load_balance", "false", "benchmarks: tokens go to the experts round robin"),
         .alias = "debug.moe_force_load_balance training.debug_moe_force_load_balance"},

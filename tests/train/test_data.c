@@ -18,7 +18,8 @@ static void expect_sample(struct mx8_data *d, int64_t position, const int32_t *s
 
 static void test_text(void **state) {
     (void)state;
-    static const int32_t stream[] = {MX8_BOS, 'a', 'b', MX8_EOS, MX8_BOS, 255, MX8_EOS, MX8_BOS, 'x', 'y', 'z', MX8_EOS};
+    static const int32_t stream[] = {
+        MX8_BOS, 'a', 'b', MX8_EOS, MX8_BOS, 255, MX8_EOS, MX8_BOS, 'x', 'y', 'z', MX8_EOS};
     struct folder f = make_folder();
     struct mx8_data *d;
     mkdir(in_folder(&f, "b"), 0777);
@@ -85,7 +86,9 @@ static void test_text_errors(void **state) {
     remove_folder(&f);
 }
 
-struct shard_header { int32_t magic, version, count; };
+struct shard_header {
+    int32_t magic, version, count;
+};
 
 /* A shard of `tokens`, each in `width` bytes; header NULL: bare. `cut` bytes are left out at the end. */
 static void write_shard(
@@ -126,15 +129,21 @@ static void test_shards(void **state) {
 static void test_lying_shards(void **state) {
     (void)state;
     static const uint32_t tokens[] = {1, 2, 299, 300};
-    static const struct { struct shard_header header; int bare, width, n; size_t cut; enum mx8_status status; const char *message; } cases[] = {
-        {{20240520, 1, 3}, 0, 2, 3, 2, MX8_FORMAT_ERROR, "says 3 tokens"},           /* truncated */
-        {{20240520, 1, 2}, 0, 2, 3, 0, MX8_FORMAT_ERROR, "says 2 tokens"},           /* longer than it says */
+    static const struct {
+        struct shard_header header;
+        int bare, width, n;
+        size_t cut;
+        enum mx8_status status;
+        const char *message;
+    } cases[] = {
+        {{20240520, 1, 3}, 0, 2, 3, 2, MX8_FORMAT_ERROR, "says 3 tokens"}, /* truncated */
+        {{20240520, 1, 2}, 0, 2, 3, 0, MX8_FORMAT_ERROR, "says 2 tokens"}, /* longer than it says */
         {{20240520, 1, -1}, 0, 2, 3, 0, MX8_FORMAT_ERROR, "says -1 tokens"},
         {{20240520, 1, 0x7fffffff}, 0, 2, 3, 0, MX8_FORMAT_ERROR, "2147483647"},
         {{20240520, 7, 3}, 0, 2, 3, 0, MX8_FORMAT_ERROR, "version 7, expected version 1"},
         {{20240801, 1, 3}, 0, 4, 3, 0, MX8_FORMAT_ERROR, "version 1, expected version 7"},
         {{20240520, 1, 3}, 0, 2, 3, 1000, MX8_FORMAT_ERROR, "header is cut"},
-        {{20240520, 1, 3}, 0, 2, 3, 1030 - 4, MX8_FORMAT_ERROR, "header is cut"},    /* the magic alone */
+        {{20240520, 1, 3}, 0, 2, 3, 1030 - 4, MX8_FORMAT_ERROR, "header is cut"}, /* the magic alone */
         {{0, 0, 0}, 1, 2, 3, 1, MX8_FORMAT_ERROR, "whole number"},
         {{0, 0, 0}, 1, 2, 0, 0, MX8_FORMAT_ERROR, "no tokens"},
         {{20240520, 1, 4}, 0, 2, 4, 0, MX8_INVALID_ARGUMENT, "token 3 is 300"},

@@ -23,7 +23,8 @@ static int make_corpus(void **state) {
     (void)state;
     static char text[20000];
     corpus = make_folder();
-    for (size_t i = 0; i < sizeof text; i++) text[i] = "the quick brown fox jumps over the lazy dog\n"[i * i % 7 + i % 37];
+    for (size_t i = 0; i < sizeof text; i++)
+        text[i] = "the quick brown fox jumps over the lazy dog\n"[i * i % 7 + i % 37];
     write_file(in_folder(&corpus, "a.txt"), text, sizeof text);
     write_file(in_folder(&corpus, "b.txt"), text, 50);
     write_file(in_folder(&corpus, "c.txt"), text, 7000);
@@ -86,8 +87,9 @@ static enum mx8_status run(struct outcome *o, const struct folder *out, int thre
 }
 
 #define RUN(outcome, folder, threads, ...) run(outcome, folder, threads, (const char *const[]){__VA_ARGS__, NULL})
-#define F32 "--training.mixed_precision_param=float32"
-#define MXFP8 "--model.converters=mx", "--mx.moe_fqns_prototype=experts", "--mx.filter_fqns=output,router.gate,wk,wv"
+#define F32                                "--training.mixed_precision_param=float32"
+#define MOE "--mx.moe_fqns_prototype=experts"
+#define MXFP8 "--model.converters=mx", MOE, "--mx.filter_fqns=output,router.gate,wk,wv"
 
 static struct outcome *make_outcome(void) {
     return calloc(1, sizeof(struct outcome));
@@ -296,7 +298,8 @@ static void test_too_big_for_memory(void **state) {
     struct folder out = make_folder();
     struct outcome *o = make_outcome();
     if (mx8i_get_available_memory() > 0) {
-        assert_status(RUN(o, &out, 1, "--training.local_batch_size=30000", "--training.seq_len=32768"), MX8_OUT_OF_MEMORY);
+        assert_status(
+            RUN(o, &out, 1, "--training.local_batch_size=30000", "--training.seq_len=32768"), MX8_OUT_OF_MEMORY);
         assert_message("training.local_batch_size (30000");
         assert_int_equal(access(in_folder(&out, "run"), F_OK), -1);
     }
@@ -422,7 +425,8 @@ static void test_allocation_failures(void **state) {
         mx8i_fail_allocation(++n, 1);
         status = mx8i_run_job(&job, ctx, NULL, NULL);
         mx8i_fail_allocation(0, 0);
-        if (status != MX8_OK && status != MX8_OUT_OF_MEMORY) assert_message("memory"); /* a file's failure names its cause */
+        if (status != MX8_OK && status != MX8_OUT_OF_MEMORY)
+            assert_message("memory"); /* a file's failure names its cause */
     }
     assert_in_range(n, 20, 900);
     mx8_destroy_context(ctx);

@@ -6,9 +6,12 @@
 
 enum { N = 1000, STEPS = 7 };
 
-struct reference { double p[N], m[N], v[N]; };
+struct reference {
+    double p[N], m[N], v[N];
+};
 
-static void step_reference(struct reference *r, const float *grad, double factor, const struct mx8_adamw *a, double lr, int t) {
+static void step_reference(
+    struct reference *r, const float *grad, double factor, const struct mx8_adamw *a, double lr, int t) {
     for (int i = 0; i < N; i++) {
         double g = (double)grad[i] * factor;
         r->m[i] = a->beta1 * r->m[i] + (1 - a->beta1) * g;

@@ -101,7 +101,8 @@ static void test_unsupported_values_are_errors(void **state) {
         struct mx8_job job;
         if (strncmp(option->help, MX8_MARK_ONLY, strlen(MX8_MARK_ONLY))) continue;
         assert_ok(parse(&o, (const char *const[]){NULL}));
-        if (*option->value) assert_ok(mx8i_set_option(&o, option->key, option->value, "test")); /* said, it is harmless */
+        if (*option->value)
+            assert_ok(mx8i_set_option(&o, option->key, option->value, "test")); /* said, it is harmless */
         assert_ok(mx8i_resolve_job(&o, &job, NULL));
         assert_ok(mx8i_set_option(&o, option->key, find_other_value(option), "test"));
         assert_status(mx8i_resolve_job(&o, &job, NULL), MX8_UNSUPPORTED);
@@ -145,7 +146,8 @@ static void test_architecture_overrides(void **state) {
         "--model.norm_eps=1e-6", "--model.rope_theta=10000", "--model.depth_init=false",
         "--model.attn_mask_type=block_causal", "--model.every_n_layers_nope=2", "--model.fixed_attn_block_size=64",
         "--model.interleave_moe_layer_step=1"));
-    assert_true(job.config.dim == 64 && job.config.n_layers == 3 && job.config.n_heads == 8 && job.config.n_kv_heads == 2);
+    assert_true(
+        job.config.dim == 64 && job.config.n_layers == 3 && job.config.n_heads == 8 && job.config.n_kv_heads == 2);
     assert_true(job.config.vocab_size == 320 && job.config.multiple_of == 16 && job.config.ffn_dim_multiplier == 1.5);
     assert_true(job.config.norm_eps == 1e-6 && job.config.rope_theta == 10000 && job.config.depth_init == 0);
     assert_true(job.config.attn_mask == MX8_MASK_DOCUMENT && job.config.every_n_layers_nope == 2);
@@ -167,14 +169,18 @@ static void test_architecture_overrides(void **state) {
 
 static void test_recipes(void **state) {
     (void)state;
-    static const struct { const char *flags[4], *name; int32_t linear, experts, exact, wgrad_hp; } cases[] = {
+    static const struct {
+        const char *flags[4], *name;
+        int32_t linear, experts, exact, wgrad_hp;
+    } cases[] = {
         {{NULL}, "bf16", 0, 0, 0, 0},
         {{"--training.mixed_precision_param=float32"}, "f32", 0, 0, 0, 0},
         {{"--model.converters=mx"}, "mxfp8_dense", 1, 0, 0, 0},
         {{"--model.converters=mx", "--mx.moe_fqns_prototype=experts"}, "mxfp8_moe", 1, 1, 0, 0},
         {{"--model.converters=quantize.grouped_mm.mx"}, "mxfp8_experts", 0, 1, 0, 0},
         {{"--model.converters=quantize.linear.mx,quantize.grouped_mm.mx", "--quantize.linear.mx.fqns=wq,wo",
-             "--quantize.grouped_mm.mx.recipe_name=mxfp8_rceil_wgrad_with_hp"}, "mxfp8_moe", 1, 1, 0, 1},
+             "--quantize.grouped_mm.mx.recipe_name=mxfp8_rceil_wgrad_with_hp"},
+            "mxfp8_moe", 1, 1, 0, 1},
         {{"--model.converters=mx", "--mx.recipe_name=mxfp8_emulated"}, "mxfp8_dense", 1, 0, 1, 0},
         {{"--model.converters=mx", "--mx.recipe_name=mxfp8", "--mx.wgrad_hp"}, "mxfp8_dense", 1, 0, 0, 1},
     };
@@ -206,11 +212,16 @@ static void test_recipe_details(void **state) {
 /* Flags that contradict each other or the machine: status, and a word of the message. */
 static void test_errors(void **state) {
     (void)state;
-    static const struct { const char *flags[4]; enum mx8_status status; const char *message; } cases[] = {
+    static const struct {
+        const char *flags[4];
+        enum mx8_status status;
+        const char *message;
+    } cases[] = {
         {{"--model.converters=float8"}, MX8_UNSUPPORTED, "float8"},
         {{"--model.converters=mxx"}, MX8_INVALID_ARGUMENT, "mxx"},
         {{"--mx.recipe_name=mxfp4"}, MX8_INVALID_ARGUMENT, "mxfp8_cublas_rceil"},
-        {{"--model.converters=quantize.grouped_mm.mx", "--quantize.grouped_mm.mx.fqns="}, MX8_INVALID_ARGUMENT, "empty"},
+        {{"--model.converters=quantize.grouped_mm.mx", "--quantize.grouped_mm.mx.fqns="}, MX8_INVALID_ARGUMENT,
+            "empty"},
         {{"--parallelism.tensor_parallel_degree=2"}, MX8_UNSUPPORTED, "tensor_parallel_degree"},
         {{"--parallelism.data_parallel_shard_degree=0"}, MX8_INVALID_ARGUMENT, "at least 1"},
         {{"--training.global_batch_size=12"}, MX8_INVALID_ARGUMENT, "multiple"},

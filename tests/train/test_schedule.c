@@ -15,7 +15,11 @@ static double get_reference(int64_t s, double W, double P, double N, enum mx8_de
 
 static void test_every_step(void **state) {
     (void)state;
-    static const struct { int64_t steps, warmup; double ratio; int64_t stable, decay; } cases[] = {
+    static const struct {
+        int64_t steps, warmup;
+        double ratio;
+        int64_t stable, decay;
+    } cases[] = {
         {100, 2, 0.8, 19, 80},
         {100, 10, NAN, 1, 90},
         {100, 0, 0, 101, 0},
