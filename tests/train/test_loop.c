@@ -5,7 +5,7 @@
 #include <regex.h>
 #include "base/memory.h"
 #include "base/safetensors.h"
-#include "train/loop.h"
+#include "train/logline.h"
 
 enum { MAX_STEPS = 16 };
 
@@ -88,8 +88,8 @@ static enum mx8_status run(struct outcome *o, const struct folder *out, int thre
 
 #define RUN(outcome, folder, threads, ...) run(outcome, folder, threads, (const char *const[]){__VA_ARGS__, NULL})
 #define F32                                "--training.mixed_precision_param=float32"
-#define MOE "--mx.moe_fqns_prototype=experts"
-#define MXFP8 "--model.converters=mx", MOE, "--mx.filter_fqns=output,router.gate,wk,wv"
+#define MOE                                "--mx.moe_fqns_prototype=experts"
+#define MXFP8                              "--model.converters=mx", MOE, "--mx.filter_fqns=output,router.gate,wk,wv"
 
 static struct outcome *make_outcome(void) {
     return calloc(1, sizeof(struct outcome));
@@ -176,6 +176,27 @@ static double match_number(const char *text, const char *expression) {
     return strtod(digits, NULL);
 }
 
+static void test_step_line_as_torchtitan_prints_it(void **state) {
+    (void)state;
+    char text[256], number[64];
+    struct mx8_step_line line = {.step = 7,
+        .memory = 3LL << 29,
+        .capacity = 6LL << 30,
+        .loss = 12.34567,
+        .grad_norm = 0.5,
+        .tokens_per_second = 1234567.5,
+        .flops_per_token = 2e9};
+    mx8i_format_step(text, sizeof text, &line);
+    assert_string_equal(text, "step:  7  loss: 12.3457  grad_norm:  0.5000  memory:  1.50GiB(25.00%)  tps: 1,234,568  "
+                              "tflops: 2,469.13  mfu: N/A");
+    line.peak_flops = 9.89e15;
+    mx8i_format_step(text, sizeof text, &line);
+    assert_non_null(strstr(text, "mfu: 24.97%"));
+    assert_string_equal(mx8i_format_thousands(number, 999, 0), "999");
+    assert_string_equal(mx8i_format_thousands(number, -1000, 1), "-1,000.0");
+    assert_string_equal(mx8i_format_thousands(number, -100, 0), "-100");
+}
+
 /* torchtitan's parsers read the step lines: step 1 and the multiples of log_freq. */
 static void test_log_lines(void **state) {
     (void)state;
@@ -245,6 +266,28 @@ static void test_accumulation(void **state) {
     remove_folder(&out);
 }
 
+/* With weights that stay as they are, the losses say which samples a step read: two steps of one batch are one step of
+ * two, whether those are accumulated or not. */
+static void test_samples_are_read_in_order(void **state) {
+    (void)state;
+    struct folder out = make_folder();
+    struct outcome *single = make_outcome(), *twice = make_outcome(), *wide = make_outcome();
+    static const char still[] = "--optimizer.lr=0", unbiased[] = "--moe.load_balance_coeff=none";
+    assert_ok(RUN(single, &out, 1, F32, still, unbiased, "--training.steps=4"));
+    assert_ok(RUN(twice, &out, 1, F32, still, unbiased, "--training.steps=2", "--training.global_batch_size=8"));
+    assert_ok(RUN(wide, &out, 1, F32, still, unbiased, "--training.steps=2", "--training.local_batch_size=8"));
+    for (int i = 0; i < 2; i++) {
+        double mean = (single->step[2 * i].loss + single->step[2 * i + 1].loss) / 2;
+        assert_true(single->step[2 * i].loss != single->step[2 * i + 1].loss);
+        assert_true(fabs(twice->step[i].loss - mean) < 1e-5 && fabs(wide->step[i].loss - mean) < 1e-5);
+    }
+    assert_true(twice->step[0].loss != twice->step[1].loss);
+    free(single);
+    free(twice);
+    free(wide);
+    remove_folder(&out);
+}
+
 static void test_document_mask(void **state) {
     (void)state;
     struct folder out = make_folder();
@@ -280,6 +323,7 @@ static void test_plan_is_what_is_used(void **state) {
         assert_ok(mx8_create_context(&(struct mx8_context_options){.threads = 1}, &ctx));
         assert_ok(mx8i_describe_plan(&job, ctx, &log));
         assert_true(match_number(plan.text, "total +([0-9,]+) bytes") == (double)o->step[0].memory);
+        assert_true(match_number(plan.text, "batch +([0-9,]+) bytes") == 2 * 4 * 128 + 64); /* int32 pairs, scalars */
         double sum = 0;
         for (char *rest = plan.text, *line; (line = strsep(&rest, "\n"));) {
             double bytes = match_number(line, "^[a-z]+ +([0-9,]+) bytes");
@@ -366,6 +410,16 @@ static void test_weights_round_trip(void **state) {
     remove_folder(&out);
 }
 
+static void expect_same_tensor(const char *path_a, const char *path_b, const char *name) {
+    struct mx8_safetensors a, b;
+    assert_ok(mx8i_open_safetensors(path_a, &a));
+    assert_ok(mx8i_open_safetensors(path_b, &b));
+    const struct mx8_st_entry *x = mx8i_find_tensor(&a, name), *y = mx8i_find_tensor(&b, name);
+    assert_memory_equal(x->data, y->data, x->size);
+    mx8i_close_safetensors(&a);
+    mx8i_close_safetensors(&b);
+}
+
 static void plant_nan(const char *folder, const char *tensor) {
     char path[300];
     float nan_value = NAN;
@@ -397,9 +451,11 @@ static void test_nan_policies(void **state) {
     free(o);
 
     o = make_outcome();
-    assert_ok(RUN(o, &out, 1, F32, flag, "--training.on_nan=skip", "--training.steps=2"));
+    assert_ok(RUN(o, &out, 1, F32, flag, "--training.on_nan=skip", "--training.steps=2", "--checkpoint.enable"));
     assert_true(o->n == 2 && o->step[0].skipped && o->step[1].skipped && isnan(o->summary.final_loss));
     assert_non_null(strstr(o->log.text, "layers.1.attention.wo.weight; the update is left out"));
+    expect_same_tensor(in_folder(&out, "run/checkpoint/step-1/model.safetensors"),
+        in_folder(&out, "run/checkpoint/step-2/model.safetensors"), "layers.0.attention.wq.weight");
     free(o);
 
     o = make_outcome();
@@ -437,9 +493,11 @@ static void test_allocation_failures(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_learns_and_records),
+        cmocka_unit_test(test_step_line_as_torchtitan_prints_it),
         cmocka_unit_test(test_log_lines),
         cmocka_unit_test(test_same_bits),
         cmocka_unit_test(test_accumulation),
+        cmocka_unit_test(test_samples_are_read_in_order),
         cmocka_unit_test(test_document_mask),
         cmocka_unit_test(test_plan_is_what_is_used),
         cmocka_unit_test(test_too_big_for_memory),

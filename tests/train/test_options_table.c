@@ -226,6 +226,7 @@ static void test_errors(void **state) {
         {{"--parallelism.data_parallel_shard_degree=0"}, MX8_INVALID_ARGUMENT, "at least 1"},
         {{"--training.global_batch_size=12"}, MX8_INVALID_ARGUMENT, "multiple"},
         {{"--training.global_batch_size=4"}, MX8_INVALID_ARGUMENT, "multiple"},
+        {{"--training.global_batch_size=0"}, MX8_INVALID_ARGUMENT, "multiple"},
         {{"--training.max_norm=0"}, MX8_INVALID_ARGUMENT, "max_norm"},
         {{"--optimizer.beta1=1"}, MX8_INVALID_ARGUMENT, "below 1"},
         {{"--training.dataset=c4_test"}, MX8_UNSUPPORTED, "downloads nothing"},
