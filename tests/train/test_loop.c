@@ -184,11 +184,11 @@ static void test_step_line_as_torchtitan_prints_it(void **state) {
         .capacity = 6LL << 30,
         .loss = 12.34567,
         .grad_norm = 0.5,
-        .tokens_per_second = 1234567.5,
+        .tokens_per_second = 1234567.6,
         .flops_per_token = 2e9};
     mx8i_format_step(text, sizeof text, &line);
     assert_string_equal(text, "step:  7  loss: 12.3457  grad_norm:  0.5000  memory:  1.50GiB(25.00%)  tps: 1,234,568  "
-                              "tflops: 2,469.13  mfu: N/A");
+                              "tflops: 2,469.14  mfu: N/A");
     line.peak_flops = 9.89e15;
     mx8i_format_step(text, sizeof text, &line);
     assert_non_null(strstr(text, "mfu: 24.97%"));
