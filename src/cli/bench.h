@@ -5,7 +5,7 @@
 #include "kernels/kernels.h"
 #include "mx8/mx8.h"
 
-#define MX8_BENCH_DIMS 6
+#define MX8_BENCH_DIMS   6
 #define MX8_BENCH_BLOCKS 48
 
 struct mx8_problem;
@@ -19,11 +19,12 @@ struct mx8_bench {
     struct mx8_op_options options;    /* what the flags say about scales */
     struct mx8_op_call forward, call; /* the forward whose results a backward needs; the pass that is timed */
     uint64_t seed;
-    void *block[MX8_BENCH_BLOCKS];    /* everything allocated, released together */
+    void *block[MX8_BENCH_BLOCKS]; /* everything allocated, released together */
     int32_t n_blocks;
 };
 
-/* What a check found. `worst` is the largest error as a part of what is allowed; exact checks count differing values. */
+/* What a check found. `worst` is the largest error as a part of what is allowed; exact checks count differing values.
+ */
 struct mx8_check {
     int64_t compared, wrong;
     double worst;
@@ -33,7 +34,7 @@ struct mx8_check {
 struct mx8_problem {
     const char *name, *shape, *example; /* shape: "MxNxKxG" */
     int32_t has_backward, has_mxfp8;
-    enum mx8_status (*build)(struct mx8_bench *b);    /* inputs and options of b->forward */
+    enum mx8_status (*build)(struct mx8_bench *b);          /* inputs and options of b->forward */
     enum mx8_status (*build_backward)(struct mx8_bench *b); /* those of b->call; b->forward has run */
     enum mx8_status (*check)(struct mx8_bench *b, struct mx8_check *out);
     double (*count_flops)(const struct mx8_bench *b); /* NULL: bytes are what counts */
@@ -69,13 +70,13 @@ void mx8i_release_bench(struct mx8_bench *b);
 void *mx8i_take_block(struct mx8_bench *b, size_t size);
 void mx8i_drop_blocks(struct mx8_bench *b, int32_t n); /* the n that were taken last */
 /* A tensor of the given shape, filled with normal numbers of the deviation `std` (0: left zero), rounded to dtype. */
-enum mx8_status mx8i_make_input(struct mx8_bench *b, struct mx8_tensor *out, int32_t dtype, double std, int32_t ndim,
-                                const int64_t *shape);
+enum mx8_status mx8i_make_input(
+    struct mx8_bench *b, struct mx8_tensor *out, int32_t dtype, double std, int32_t ndim, const int64_t *shape);
 /* Ends (G) int32 of ragged groups that add up to M. */
 enum mx8_status mx8i_make_offsets(struct mx8_bench *b, struct mx8_tensor *out, int64_t M, int64_t G);
 /* Integers in [0, limit). */
-enum mx8_status mx8i_make_integers(struct mx8_bench *b, struct mx8_tensor *out, int64_t limit, int32_t ndim,
-                                   const int64_t *shape);
+enum mx8_status mx8i_make_integers(
+    struct mx8_bench *b, struct mx8_tensor *out, int64_t limit, int32_t ndim, const int64_t *shape);
 /* infer, outputs and workspace of a call. */
 enum mx8_status mx8i_finish_call(struct mx8_bench *b, struct mx8_op_call *call, int32_t backward);
 uint64_t mx8i_draw(uint64_t *state); /* splitmix64 */

@@ -5,7 +5,9 @@
 
 #define SAMPLES 32
 
-static int64_t pick(struct mx8_bench *b, int64_t size) { return (int64_t)(mx8i_draw(&b->seed) % (uint64_t)size); }
+static int64_t pick(struct mx8_bench *b, int64_t size) {
+    return (int64_t)(mx8i_draw(&b->seed) % (uint64_t)size);
+}
 
 /* ---- attention BxSxHxKVxd ---- */
 
@@ -56,10 +58,10 @@ static int64_t weigh_keys(const struct mx8_bench *b, int64_t t, int64_t h, doubl
     return n;
 }
 
-/* out[i] = sum of p[j] x[j][i], against element i of head h of row t. Probabilities and their gradients may be rounded to
- * the operands' dtype before the second product, which `rounding` allows for. */
+/* out[i] = sum of p[j] x[j][i], against element i of head h of row t. Probabilities and their gradients may be rounded
+ * to the operands' dtype before the second product, which `rounding` allows for. */
 static void compare_head(struct mx8_check *check, const struct mx8_bench *b, const struct mx8_tensor *got, int64_t at,
-                         const double *p, int64_t n, const struct mx8_tensor *x, int64_t x_at, double floor) {
+    const double *p, int64_t n, const struct mx8_tensor *x, int64_t x_at, double floor) {
     int64_t stride = b->dim[KV] * b->dim[d];
     for (int64_t i = 0; i < b->dim[d]; i++) {
         double sum = 0, magnitude = 0;
@@ -70,7 +72,7 @@ static void compare_head(struct mx8_check *check, const struct mx8_bench *b, con
         }
         double rounding = mx8i_get_rounding(b->dtype);
         mx8i_compare_value(check, mx8i_read_element(got, at + i), sum,
-                           rounding * (fabs(sum) + magnitude + floor) + 0x1p-16 * (magnitude + floor) + 1e-30);
+            rounding * (fabs(sum) + magnitude + floor) + 0x1p-16 * (magnitude + floor) + 1e-30);
     }
 }
 
@@ -147,6 +149,6 @@ enum mx8_status mx8i_check_loss(struct mx8_bench *b, struct mx8_check *out) {
     MX8_TRY(mx8i_run_pass(b));
     out->against = "the loss of sampled rows in double";
     mx8i_compare_value(out, *(const double *)b->call.out[0].data, loss / (double)T,
-                       (2 * mx8i_get_rounding(b->dtype) + 0x1p-18) * most_logit * (double)rows / (double)T + 1e-30);
+        (2 * mx8i_get_rounding(b->dtype) + 0x1p-18) * most_logit * (double)rows / (double)T + 1e-30);
     return MX8_OK;
 }

@@ -8,8 +8,8 @@
 #include "base/memory.h"
 #include "cli/bench.h"
 
-static const struct mx8_problem *const lists[] = {mx8i_gemm_problems, mx8i_quantize_problems, mx8i_layer_problems,
-                                                  mx8i_memory_problems};
+static const struct mx8_problem *const lists[] = {
+    mx8i_gemm_problems, mx8i_quantize_problems, mx8i_layer_problems, mx8i_memory_problems};
 #define N_LISTS (sizeof lists / sizeof lists[0])
 
 const struct mx8_problem *mx8i_find_problem(const char *name) {
@@ -52,7 +52,7 @@ enum mx8_status mx8i_parse_shape(struct mx8_bench *b, const char *text) {
         at++;
     }
     return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: shape \"%s\" is no %s, such as %s", b->problem->name, text,
-                    b->problem->shape, b->problem->example);
+        b->problem->shape, b->problem->example);
 }
 
 void *mx8i_take_block(struct mx8_bench *b, size_t size) {
@@ -70,7 +70,9 @@ void mx8i_drop_blocks(struct mx8_bench *b, int32_t n) {
     for (; n > 0 && b->n_blocks > 0; n--) mx8i_release(b->block[--b->n_blocks]);
 }
 
-void mx8i_release_bench(struct mx8_bench *b) { mx8i_drop_blocks(b, b->n_blocks); }
+void mx8i_release_bench(struct mx8_bench *b) {
+    mx8i_drop_blocks(b, b->n_blocks);
+}
 
 uint64_t mx8i_draw(uint64_t *state) {
     uint64_t z = *state += 0x9E3779B97F4A7C15u;
@@ -82,20 +84,23 @@ uint64_t mx8i_draw(uint64_t *state) {
 /* Four 16-bit uniforms added up: near enough to a normal distribution, and one draw a number. */
 static double draw_normal(uint64_t *state) {
     uint64_t bits = mx8i_draw(state);
-    double sum = (double)(bits & 0xFFFF) + (double)(bits >> 16 & 0xFFFF) + (double)(bits >> 32 & 0xFFFF) + (double)(bits >> 48);
+    double sum =
+        (double)(bits & 0xFFFF) + (double)(bits >> 16 & 0xFFFF) + (double)(bits >> 32 & 0xFFFF) + (double)(bits >> 48);
     return (sum / 65535 - 2) * 1.7320508075688772;
 }
 
-enum mx8_status mx8i_make_input(struct mx8_bench *b, struct mx8_tensor *out, int32_t dtype, double std, int32_t ndim,
-                                const int64_t *shape) {
+enum mx8_status mx8i_make_input(
+    struct mx8_bench *b, struct mx8_tensor *out, int32_t dtype, double std, int32_t ndim, const int64_t *shape) {
     *out = mx8_make_tensor(NULL, dtype, ndim, shape);
     int64_t n = mx8_count_elements(out);
     out->data = mx8i_take_block(b, (size_t)n * mx8_get_dtype_size(dtype));
     if (!out->data) return MX8_OUT_OF_MEMORY;
     for (int64_t i = 0; std > 0 && i < n; i++) {
         float value = (float)(std * draw_normal(&b->seed));
-        if (dtype == MX8_BF16) ((uint16_t *)out->data)[i] = mx8_encode_bf16(value);
-        else ((float *)out->data)[i] = value;
+        if (dtype == MX8_BF16)
+            ((uint16_t *)out->data)[i] = mx8_encode_bf16(value);
+        else
+            ((float *)out->data)[i] = value;
     }
     return MX8_OK;
 }
@@ -113,15 +118,17 @@ enum mx8_status mx8i_make_offsets(struct mx8_bench *b, struct mx8_tensor *out, i
     return MX8_OK;
 }
 
-enum mx8_status mx8i_make_integers(struct mx8_bench *b, struct mx8_tensor *out, int64_t limit, int32_t ndim,
-                                   const int64_t *shape) {
+enum mx8_status mx8i_make_integers(
+    struct mx8_bench *b, struct mx8_tensor *out, int64_t limit, int32_t ndim, const int64_t *shape) {
     MX8_TRY(mx8i_make_input(b, out, MX8_I32, 0, ndim, shape));
     int64_t n = mx8_count_elements(out);
     for (int64_t i = 0; i < n; i++) ((int32_t *)out->data)[i] = (int32_t)(mx8i_draw(&b->seed) % (uint64_t)limit);
     return MX8_OK;
 }
 
-static const struct mx8_op *get_op(const struct mx8_bench *b) { return mx8_find_op(b->problem->name); }
+static const struct mx8_op *get_op(const struct mx8_bench *b) {
+    return mx8_find_op(b->problem->name);
+}
 
 enum mx8_status mx8i_finish_call(struct mx8_bench *b, struct mx8_op_call *call, int32_t backward) {
     MX8_TRY(mx8_infer_op(get_op(b), backward, call));
@@ -167,11 +174,16 @@ double mx8i_count_bench_bytes(const struct mx8_bench *b) {
 
 double mx8i_read_element(const struct mx8_tensor *t, int64_t at) {
     switch (t->dtype) {
-    case MX8_F32: return (double)((const float *)t->data)[at];
-    case MX8_F64: return ((const double *)t->data)[at];
-    case MX8_BF16: return (double)mx8_decode_bf16(((const uint16_t *)t->data)[at]);
-    case MX8_I32: return ((const int32_t *)t->data)[at];
-    default: return (double)NAN;
+    case MX8_F32:
+        return (double)((const float *)t->data)[at];
+    case MX8_F64:
+        return ((const double *)t->data)[at];
+    case MX8_BF16:
+        return (double)mx8_decode_bf16(((const uint16_t *)t->data)[at]);
+    case MX8_I32:
+        return ((const int32_t *)t->data)[at];
+    default:
+        return (double)NAN;
     }
 }
 
@@ -189,4 +201,6 @@ void mx8i_compare_bytes(struct mx8_check *check, const void *got, const void *ex
     for (size_t i = 0; i < size; i++) check->wrong += a[i] != b[i];
 }
 
-double mx8i_get_rounding(int32_t dtype) { return dtype == MX8_BF16 ? 0x1p-8 : 0x1p-24; }
+double mx8i_get_rounding(int32_t dtype) {
+    return dtype == MX8_BF16 ? 0x1p-8 : 0x1p-24;
+}

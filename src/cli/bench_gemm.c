@@ -43,14 +43,22 @@ static double count_flops(const struct mx8_bench *b) {
     return (b->backward ? 4.0 : 2.0) * (double)b->dim[M] * (double)b->dim[N] * (double)b->dim[K];
 }
 
-/* Quantizes `rows` x `cols` values in place, blocks along an axis (0: down the rows), and puts back what the codes say. */
+/* Quantizes `rows` x `cols` values in place, blocks along an axis (0: down the rows), and puts back what the codes say.
+ */
 static enum mx8_status round_matrix(struct mx8_bench *b, float *values, int64_t rows, int64_t cols, int axis) {
     int32_t group = b->options.scale_group ? b->options.scale_group : MX8_BLOCK;
     uint8_t *codes = mx8i_take_block(b, (size_t)(rows * cols)), *scales = mx8i_take_block(b, (size_t)(rows * cols));
     if (!codes || !scales) return MX8_OUT_OF_MEMORY;
-    struct mx8_quant_job j = {.src = values, .src_dtype = MX8_F32, .batch = 1, .rows = rows, .cols = cols,
-                              .src_stride = {0, cols, 1}, .rule = b->options.scale_rule, .format = MX8_F8_E4M3,
-                              .group = group, .tile = 1};
+    struct mx8_quant_job j = {.src = values,
+        .src_dtype = MX8_F32,
+        .batch = 1,
+        .rows = rows,
+        .cols = cols,
+        .src_stride = {0, cols, 1},
+        .rule = b->options.scale_rule,
+        .format = MX8_F8_E4M3,
+        .group = group,
+        .tile = 1};
     if (axis == 0) {
         j.col_codes = codes;
         j.col_scales = scales;
@@ -73,7 +81,8 @@ static enum mx8_status round_matrix(struct mx8_bench *b, float *values, int64_t 
 }
 
 /* The operand as the product sees it. With `ends`, rows fall into groups that are quantized on their own (axis 0). */
-static float *take_operand(struct mx8_bench *b, const struct mx8_tensor *t, int axis, const int32_t *ends, int64_t groups) {
+static float *take_operand(
+    struct mx8_bench *b, const struct mx8_tensor *t, int axis, const int32_t *ends, int64_t groups) {
     int64_t count = mx8_count_elements(t), cols = t->shape[t->ndim - 1], rows = t->shape[t->ndim - 2];
     float *values = mx8i_take_block(b, (size_t)count * sizeof *values);
     if (!values) return NULL;
@@ -93,7 +102,7 @@ static float *take_operand(struct mx8_bench *b, const struct mx8_tensor *t, int 
 
 /* out[at] against the sum of a[i * a_stride] * b[i * b_stride], i < n. */
 static void compare_dot(struct mx8_check *check, const struct mx8_tensor *out, int64_t at, const float *a,
-                        int64_t a_stride, const float *b, int64_t b_stride, int64_t n) {
+    int64_t a_stride, const float *b, int64_t b_stride, int64_t n) {
     double sum = 0, magnitude = 0;
     for (int64_t i = 0; i < n; i++) {
         double product = (double)a[i * a_stride] * (double)b[i * b_stride];
@@ -137,14 +146,16 @@ static enum mx8_status check_backward(struct mx8_bench *b, const struct product 
     const struct mx8_tensor *dy = &b->call.in[0], *x = &b->call.in[1], *w = &b->call.in[2];
     int64_t rows = p->dim[M], width = p->dim[N], depth = p->dim[K];
     const float *dy_rows = take_operand(b, dy, 1, NULL, 0), *w_cols = take_operand(b, w, 0, NULL, 0);
-    const float *dy_cols = take_operand(b, dy, 0, p->ends, p->dim[G]), *x_cols = take_operand(b, x, 0, p->ends, p->dim[G]);
+    const float *dy_cols = take_operand(b, dy, 0, p->ends, p->dim[G]),
+                *x_cols = take_operand(b, x, 0, p->ends, p->dim[G]);
     if (!dy_rows || !w_cols || !dy_cols || !x_cols) return MX8_OUT_OF_MEMORY;
     for (int64_t s = 0; s < SAMPLES; s++) {
         int64_t m = pick(b, s, rows), k = pick(b, s, depth), n = pick(b, s, width), g = find_group(p, m);
-        compare_dot(out, &b->call.out[0], m * depth + k, dy_rows + m * width, 1, w_cols + g * width * depth + k, depth, width);
+        compare_dot(
+            out, &b->call.out[0], m * depth + k, dy_rows + m * width, 1, w_cols + g * width * depth + k, depth, width);
         int64_t start = p->ends && g ? p->ends[g - 1] : 0, end = p->ends ? p->ends[g] : rows;
         compare_dot(out, &b->call.out[1], (g * width + n) * depth + k, dy_cols + start * width + n, width,
-                    x_cols + start * depth + k, depth, end - start);
+            x_cols + start * depth + k, depth, end - start);
     }
     return MX8_OK;
 }
@@ -167,9 +178,23 @@ static enum mx8_status check_grouped(struct mx8_bench *b, struct mx8_check *out)
 }
 
 const struct mx8_problem mx8i_gemm_problems[] = {
-    {.name = "linear", .shape = "MxNxK", .example = "2048x2048x2048", .has_backward = 1, .has_mxfp8 = 1,
-     .build = build_linear, .build_backward = build_linear_backward, .check = check_linear, .count_flops = count_flops},
-    {.name = "grouped_linear", .shape = "MxNxKxG", .example = "4096x1024x512xG8", .has_backward = 1, .has_mxfp8 = 1,
-     .build = build_grouped, .build_backward = build_grouped_backward, .check = check_grouped, .count_flops = count_flops},
+    {.name = "linear",
+        .shape = "MxNxK",
+        .example = "2048x2048x2048",
+        .has_backward = 1,
+        .has_mxfp8 = 1,
+        .build = build_linear,
+        .build_backward = build_linear_backward,
+        .check = check_linear,
+        .count_flops = count_flops},
+    {.name = "grouped_linear",
+        .shape = "MxNxKxG",
+        .example = "4096x1024x512xG8",
+        .has_backward = 1,
+        .has_mxfp8 = 1,
+        .build = build_grouped,
+        .build_backward = build_grouped_backward,
+        .check = check_grouped,
+        .count_flops = count_flops},
     {0},
 };

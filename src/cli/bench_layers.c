@@ -8,7 +8,9 @@
 
 static const char in_double[] = "sampled rows in double";
 
-static int64_t pick(struct mx8_bench *b, int64_t size) { return (int64_t)(mx8i_draw(&b->seed) % (uint64_t)size); }
+static int64_t pick(struct mx8_bench *b, int64_t size) {
+    return (int64_t)(mx8i_draw(&b->seed) % (uint64_t)size);
+}
 
 /* Elements [row * width, +width) of a row-major tensor, in double. */
 static const double *read_row(const struct mx8_tensor *t, int64_t row, int64_t width, double *out) {
@@ -18,8 +20,8 @@ static const double *read_row(const struct mx8_tensor *t, int64_t row, int64_t w
 
 /* `scale` is the size of the parts that a value is summed from: fp32 inside, rounded once when stored. */
 static void compare(struct mx8_check *check, const struct mx8_tensor *t, int64_t at, double expected, double scale) {
-    mx8i_compare_value(check, mx8i_read_element(t, at), expected, mx8i_get_rounding(t->dtype) * fabs(expected) * 1.01 +
-                       0x1p-18 * scale + 1e-30);
+    mx8i_compare_value(check, mx8i_read_element(t, at), expected,
+        mx8i_get_rounding(t->dtype) * fabs(expected) * 1.01 + 0x1p-18 * scale + 1e-30);
 }
 
 static double dot(const double *a, const double *b, int64_t n) {
@@ -55,14 +57,15 @@ static enum mx8_status check_rmsnorm(struct mx8_bench *b, struct mx8_check *out)
         const double *x = read_row(&b->forward.in[0], t, D, row);
         double r = 1 / sqrt(dot(x, x, D) / (double)D + 1e-5), inner = 0;
         if (!b->backward) {
-            for (int64_t i = 0; i < D; i++) compare(out, &b->call.out[0], t * D + i, x[i] * r * w[i], fabs(x[i] * r * w[i]));
+            for (int64_t i = 0; i < D; i++)
+                compare(out, &b->call.out[0], t * D + i, x[i] * r * w[i], fabs(x[i] * r * w[i]));
             continue;
         }
         const double *dy = read_row(&b->call.in[0], t, D, row + 2 * D);
         for (int64_t i = 0; i < D; i++) inner += dy[i] * w[i] * x[i];
         for (int64_t i = 0; i < D; i++)
             compare(out, &b->call.out[0], t * D + i, r * dy[i] * w[i] - r * r * r / (double)D * inner * x[i],
-                    fabs(r * dy[i] * w[i]) + 4 * fabs(x[i]) * r * r);
+                fabs(r * dy[i] * w[i]) + 4 * fabs(x[i]) * r * r);
     }
     return MX8_OK;
 }
@@ -147,8 +150,8 @@ static enum mx8_status check_router(struct mx8_bench *b, struct mx8_check *out) 
     return MX8_OK;
 }
 
-/* The routing of random logits, by the router itself. */
-static enum mx8_status build_permute(struct mx8_bench *b) {
+/* The routing of random logits, by the router itself: order and positions. */
+static enum mx8_status make_routing(struct mx8_bench *b, struct mx8_tensor *order, struct mx8_tensor *positions) {
     struct mx8_op_call route = {.n_in = 2, .options = {.top_k = (int32_t)b->dim[3]}};
     const struct mx8_op *router = mx8_find_op("router");
     int64_t logits[] = {b->dim[0], b->dim[2]};
@@ -160,11 +163,42 @@ static enum mx8_status build_permute(struct mx8_bench *b) {
     }
     route.workspace = mx8i_take_block(b, route.workspace_size);
     MX8_TRY(mx8_run_op(b->ctx, router, 0, &route));
+    *order = route.out[3];
+    *positions = route.out[4];
     b->forward.options.top_k = route.options.top_k;
+    return MX8_OK;
+}
+
+static enum mx8_status build_permute(struct mx8_bench *b) {
     b->forward.n_in = 4; /* no weights */
-    b->forward.in[1] = route.out[3];
-    b->forward.in[2] = route.out[4];
+    MX8_TRY(make_routing(b, &b->forward.in[1], &b->forward.in[2]));
     return mx8i_make_input(b, &b->forward.in[0], b->dtype, 1, 2, b->dim);
+}
+
+static enum mx8_status build_combine(struct mx8_bench *b) {
+    int64_t rows[] = {b->dim[0] * b->dim[3], b->dim[1]};
+    b->forward.n_in = 5; /* no weights, nothing to add to */
+    MX8_TRY(make_routing(b, &b->forward.in[1], &b->forward.in[2]));
+    return mx8i_make_input(b, &b->forward.in[0], b->dtype, 1, 2, rows);
+}
+
+static enum mx8_status check_combine(struct mx8_bench *b, struct mx8_check *out) {
+    const int32_t *position = b->forward.in[2].data;
+    int64_t D = b->dim[1], k = b->dim[3];
+    out->against = in_double;
+    for (int64_t s = 0; s < SAMPLES && b->dim[0] > 0; s++) {
+        int64_t t = pick(b, b->dim[0]);
+        for (int64_t i = 0; i < D; i++) {
+            double sum = 0, parts = 0;
+            for (int64_t j = 0; j < k; j++) {
+                double part = mx8i_read_element(&b->call.in[0], position[t * k + j] * D + i);
+                sum += part;
+                parts += fabs(part);
+            }
+            compare(out, &b->call.out[0], t * D + i, sum, parts);
+        }
+    }
+    return MX8_OK;
 }
 
 static enum mx8_status check_permute(struct mx8_bench *b, struct mx8_check *out) {
@@ -178,17 +212,52 @@ static enum mx8_status check_permute(struct mx8_bench *b, struct mx8_check *out)
 }
 
 const struct mx8_problem mx8i_layer_problems[] = {
-    {.name = "attention", .shape = "BxSxHxKVxd", .example = "2x512xH8xKV2xd64", .has_backward = 1,
-     .build = mx8i_build_attention, .build_backward = mx8i_build_attention_backward, .check = mx8i_check_attention,
-     .count_flops = mx8i_count_attention_flops},
-    {.name = "lm_head_loss", .shape = "TxDxV", .example = "1024x512xV2048", .has_backward = 1, .build = mx8i_build_loss,
-     .build_backward = mx8i_build_loss_backward, .check = mx8i_check_loss, .count_flops = mx8i_count_loss_flops},
-    {.name = "rmsnorm", .shape = "TxD", .example = "8192x1024", .has_backward = 1, .build = build_rmsnorm,
-     .build_backward = build_rmsnorm_backward, .check = check_rmsnorm},
-    {.name = "swiglu", .shape = "MxF", .example = "8192x1024", .has_backward = 1, .build = build_swiglu,
-     .build_backward = build_swiglu_backward, .check = check_swiglu},
-    {.name = "router", .shape = "TxExk", .example = "8192xE16xk2", .has_backward = 1, .build = build_router,
-     .build_backward = build_router_backward, .check = check_router},
-    {.name = "permute", .shape = "TxDxExk", .example = "8192x1024xE16xk2", .build = build_permute, .check = check_permute},
+    {.name = "attention",
+        .shape = "BxSxHxKVxd",
+        .example = "2x512xH8xKV2xd64",
+        .has_backward = 1,
+        .build = mx8i_build_attention,
+        .build_backward = mx8i_build_attention_backward,
+        .check = mx8i_check_attention,
+        .count_flops = mx8i_count_attention_flops},
+    {.name = "lm_head_loss",
+        .shape = "TxDxV",
+        .example = "1024x512xV2048",
+        .has_backward = 1,
+        .build = mx8i_build_loss,
+        .build_backward = mx8i_build_loss_backward,
+        .check = mx8i_check_loss,
+        .count_flops = mx8i_count_loss_flops},
+    {.name = "rmsnorm",
+        .shape = "TxD",
+        .example = "8192x1024",
+        .has_backward = 1,
+        .build = build_rmsnorm,
+        .build_backward = build_rmsnorm_backward,
+        .check = check_rmsnorm},
+    {.name = "swiglu",
+        .shape = "MxF",
+        .example = "8192x1024",
+        .has_backward = 1,
+        .build = build_swiglu,
+        .build_backward = build_swiglu_backward,
+        .check = check_swiglu},
+    {.name = "router",
+        .shape = "TxExk",
+        .example = "8192xE16xk2",
+        .has_backward = 1,
+        .build = build_router,
+        .build_backward = build_router_backward,
+        .check = check_router},
+    {.name = "combine",
+        .shape = "TxDxExk",
+        .example = "8192x1024xE16xk2",
+        .build = build_combine,
+        .check = check_combine},
+    {.name = "permute",
+        .shape = "TxDxExk",
+        .example = "8192x1024xE16xk2",
+        .build = build_permute,
+        .check = check_permute},
     {0},
 };

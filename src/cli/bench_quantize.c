@@ -42,8 +42,13 @@ static enum mx8_status build_groups(struct mx8_bench *b) {
 /* The reference's job: source and options as in the call; the caller says where results go. */
 static struct mx8_quant_job start_job(const struct mx8_bench *b) {
     const struct mx8_tensor *x = &b->call.in[0];
-    struct mx8_quant_job j = {.src = x->data, .src_dtype = x->dtype, .batch = 1, .rule = b->options.scale_rule,
-                              .format = MX8_F8_E4M3, .group = b->options.scale_group ? b->options.scale_group : 32, .tile = 1};
+    struct mx8_quant_job j = {.src = x->data,
+        .src_dtype = x->dtype,
+        .batch = 1,
+        .rule = b->options.scale_rule,
+        .format = MX8_F8_E4M3,
+        .group = b->options.scale_group ? b->options.scale_group : 32,
+        .tile = 1};
     int32_t at = x->ndim - 2;
     j.batch = at ? x->shape[0] : 1;
     j.rows = x->shape[at];
@@ -100,14 +105,25 @@ static enum mx8_status check_quantize(struct mx8_bench *b, int rows_at, int cols
     return MX8_OK;
 }
 
-static enum mx8_status check_rows(struct mx8_bench *b, struct mx8_check *out) { return check_quantize(b, 0, -1, out); }
-static enum mx8_status check_cols(struct mx8_bench *b, struct mx8_check *out) { return check_quantize(b, -1, 0, out); }
-static enum mx8_status check_both(struct mx8_bench *b, struct mx8_check *out) { return check_quantize(b, 0, 2, out); }
+static enum mx8_status check_rows(struct mx8_bench *b, struct mx8_check *out) {
+    return check_quantize(b, 0, -1, out);
+}
+static enum mx8_status check_cols(struct mx8_bench *b, struct mx8_check *out) {
+    return check_quantize(b, -1, 0, out);
+}
+static enum mx8_status check_both(struct mx8_bench *b, struct mx8_check *out) {
+    return check_quantize(b, 0, 2, out);
+}
 
 static enum mx8_status check_dequantize(struct mx8_bench *b, struct mx8_check *out) {
     const struct mx8_tensor *x = &b->call.out[0];
-    struct mx8_dequant_job j = {.dst = take_like(b, x), .dst_dtype = x->dtype, .rows = x->shape[0], .cols = x->shape[1],
-                                .codes = b->call.in[0].data, .scales = b->call.in[1].data, .format = MX8_F8_E4M3};
+    struct mx8_dequant_job j = {.dst = take_like(b, x),
+        .dst_dtype = x->dtype,
+        .rows = x->shape[0],
+        .cols = x->shape[1],
+        .codes = b->call.in[0].data,
+        .scales = b->call.in[1].data,
+        .format = MX8_F8_E4M3};
     if (!j.dst) return MX8_OUT_OF_MEMORY;
     j.dst_stride[0] = j.code_stride[0] = j.cols;
     j.scale_stride[0] = b->call.in[1].shape[1];
@@ -120,9 +136,16 @@ static enum mx8_status check_dequantize(struct mx8_bench *b, struct mx8_check *o
 
 static enum mx8_status check_pad(struct mx8_bench *b, struct mx8_check *out) {
     const struct mx8_tensor *x = &b->call.in[0], *to = b->call.out;
-    struct mx8_pad_job j = {.x = x->data, .rows = x->shape[0], .cols = x->shape[1], .elem_size = mx8_get_dtype_size(x->dtype),
-                            .x_stride = x->shape[1], .padded_stride = x->shape[1], .padded_rows = to[0].shape[0],
-                            .offsets = b->call.in[1].data, .n_groups = (int32_t)b->dim[2], .alignment = MX8_BLOCK};
+    struct mx8_pad_job j = {.x = x->data,
+        .rows = x->shape[0],
+        .cols = x->shape[1],
+        .elem_size = mx8_get_dtype_size(x->dtype),
+        .x_stride = x->shape[1],
+        .padded_stride = x->shape[1],
+        .padded_rows = to[0].shape[0],
+        .offsets = b->call.in[1].data,
+        .n_groups = (int32_t)b->dim[2],
+        .alignment = MX8_BLOCK};
     j.padded = take_like(b, &to[0]);
     j.starts = mx8i_take_block(b, (size_t)b->dim[2] * sizeof *j.starts);
     j.ends = mx8i_take_block(b, (size_t)b->dim[2] * sizeof *j.ends);
@@ -135,12 +158,36 @@ static enum mx8_status check_pad(struct mx8_bench *b, struct mx8_check *out) {
     return MX8_OK;
 }
 
+static enum mx8_status build_scales(struct mx8_bench *b) {
+    b->forward.n_in = 2; /* no groups */
+    MX8_TRY(mx8i_make_input(b, &b->forward.in[0], MX8_F8_E8M0, 0, 2, b->dim));
+    uint8_t *scales = b->forward.in[0].data;
+    for (int64_t i = 0; i < b->dim[0] * b->dim[1]; i++) scales[i] = (uint8_t)mx8i_draw(&b->seed);
+    return MX8_OK;
+}
+
+static enum mx8_status check_scales(struct mx8_bench *b, struct mx8_check *out) {
+    struct mx8_layout_job j = {.plain = b->call.in[0].data,
+        .E = 1,
+        .R = b->dim[0],
+        .C = b->dim[1],
+        .layout = MX8_LAYOUT_PLAIN,
+        .plain_stride = {b->dim[0] * b->dim[1], b->dim[1], 1}};
+    j.blocked = take_like(b, &b->call.out[0]);
+    if (!j.blocked) return MX8_OUT_OF_MEMORY;
+    mx8i_reference_block_scales(&j);
+    out->against = bit_for_bit;
+    compare_output(out, &b->call.out[0], j.blocked);
+    return MX8_OK;
+}
+
 const struct mx8_problem mx8i_quantize_problems[] = {
     {.name = "quantize_rows", .shape = "MxK", .example = "8192x5120", .build = build_matrix, .check = check_rows},
     {.name = "quantize_cols", .shape = "MxK", .example = "8192x5120", .build = build_cols, .check = check_cols},
     {.name = "quantize_both", .shape = "MxK", .example = "8192x5120", .build = build_cols, .check = check_both},
     {.name = "quantize_3d", .shape = "ExNxK", .example = "8x1024x512", .build = build_experts, .check = check_cols},
     {.name = "dequantize", .shape = "MxK", .example = "8192x5120", .build = build_codes, .check = check_dequantize},
+    {.name = "block_scales", .shape = "RxC", .example = "8192x160", .build = build_scales, .check = check_scales},
     {.name = "group_pad", .shape = "MxKxG", .example = "8192x1024xG8", .build = build_groups, .check = check_pad},
     {0},
 };

@@ -42,8 +42,8 @@ int mx8i_is_stopping(void);
 
 /* Resolves the options and runs the job: log lines and the status line on the terminal. `label` stands before the
  * status ("recipe 2/3 bf16"), may be NULL. *code is the exit code that a failure deserves. */
-enum mx8_status mx8i_start_job(const struct mx8_options *o, struct mx8_terminal *t, const char *label,
-                               struct mx8_summary *out, int *code);
+enum mx8_status mx8i_start_job(
+    const struct mx8_options *o, struct mx8_terminal *t, const char *label, struct mx8_summary *out, int *code);
 /* The memory plan of the same job, on stdout. */
 enum mx8_status mx8i_show_plan(const struct mx8_options *o, struct mx8_terminal *t, int *code);
 

@@ -18,13 +18,14 @@ static const char usage[] =
     "                 [--reps N] [--scale-rule RULE] [--scale-group N] [--json FILE]\n\n"
     "Random data, one warm-up, then the median and the spread of the repetitions. Dimensions may carry their letter\n"
     "(4096x1024x512xG8). mxfp8 products include quantizing their operands. GFLOP/s where multiplications count, GB/s\n"
-    "(every input and output once) where memory does; `mx8 bench memcpy` is its ceiling. With --check a wrong result makes\n"
-    "the exit code 1.\n\n";
+    "(every input and output once) where memory does; `mx8 bench memcpy` is its ceiling. With --check a wrong result\n"
+    "makes the exit code 1.\n\n";
 
 static const struct mx8_option table[] = {
     {"check", MX8_OPT_BOOL, "false", NULL, 0, 0, "compare the result with the reference", NULL},
     {"pass", MX8_OPT_CHOICE, "forward", "forward|backward|both", 0, 0, "what to time", NULL},
-    {"dtype", MX8_OPT_CHOICE, "auto", "auto|bf16|f32|mxfp8", 0, 0, "auto: mxfp8 where the operator has it, else bf16", NULL},
+    {"dtype", MX8_OPT_CHOICE, "auto", "auto|bf16|f32|mxfp8", 0, 0, "auto: mxfp8 where the operator has it, else bf16",
+        NULL},
     {"threads", MX8_OPT_INT, "0", NULL, 0, 4096, "0: OMP_NUM_THREADS, else all cores", NULL},
     {"reps", MX8_OPT_INT, "0", NULL, 0, MAX_REPS, "repetitions; 0: about a second's worth", NULL},
     {"scale_rule", MX8_OPT_CHOICE, "rceil", "rceil|floor|ceil|even", 0, 0, "of the quantizers", NULL},
@@ -65,7 +66,9 @@ static enum mx8_status time_pass(struct mx8_bench *b, int reps, struct timing *t
     return MX8_OK;
 }
 
-static const char *get_dtype_name(const struct mx8_bench *b) { return b->mxfp8 ? "mxfp8" : mx8_get_dtype_name(b->dtype); }
+static const char *get_dtype_name(const struct mx8_bench *b) {
+    return b->mxfp8 ? "mxfp8" : mx8_get_dtype_name(b->dtype);
+}
 
 /* "M=4096 N=1024": names from the problem's shape. */
 static void describe_shape(const struct mx8_bench *b, char *text, size_t size) {
@@ -73,7 +76,8 @@ static void describe_shape(const struct mx8_bench *b, char *text, size_t size) {
     size_t at = 0;
     for (int i = 0; *name && at < size; i++) {
         size_t length = strcspn(name, "x");
-        at += (size_t)snprintf(text + at, size - at, "%s%.*s=%lld", i ? " " : "", (int)length, name, (long long)b->dim[i]);
+        at += (size_t)snprintf(
+            text + at, size - at, "%s%.*s=%lld", i ? " " : "", (int)length, name, (long long)b->dim[i]);
         name += length + (name[length] == 'x');
     }
 }
@@ -82,22 +86,22 @@ static void print_result(const struct mx8_bench *b, const struct timing *t, doub
     char shape[160];
     describe_shape(b, shape, sizeof shape);
     printf("%s %s  %s  %s  %s, %d threads\n", b->problem->name, b->backward ? "backward" : "forward", shape,
-           get_dtype_name(b), mx8_get_backend_name(b->ctx), mx8_get_thread_count(b->ctx));
+        get_dtype_name(b), mx8_get_backend_name(b->ctx), mx8_get_thread_count(b->ctx));
     printf("  %.2f %s  median %.4g ms (min %.4g, quartiles %.4g to %.4g, max %.4g; %d repetitions)\n", rate, unit,
-           t->median * 1e3, t->low * 1e3, t->quarter * 1e3, t->three_quarters * 1e3, t->high * 1e3, t->reps);
+        t->median * 1e3, t->low * 1e3, t->quarter * 1e3, t->three_quarters * 1e3, t->high * 1e3, t->reps);
 }
 
 static void print_check(const struct mx8_check *c) {
     char count[32];
     printf("  check %s: %s values against %s", c->wrong ? "FAILED" : "passed", mx8i_format_count(count, c->compared),
-           c->against);
+        c->against);
     if (c->worst > 0) printf(", largest error %.2g of the bound", c->worst);
     if (c->wrong) printf(", %lld differ", (long long)c->wrong);
     putchar('\n');
 }
 
-static json_t *describe_pass(const struct mx8_bench *b, const struct timing *t, double rate, const char *unit,
-                             const struct mx8_check *c) {
+static json_t *describe_pass(
+    const struct mx8_bench *b, const struct timing *t, double rate, const char *unit, const struct mx8_check *c) {
     json_t *times = json_array();
     char shape[160];
     describe_shape(b, shape, sizeof shape);
@@ -106,8 +110,9 @@ static json_t *describe_pass(const struct mx8_bench *b, const struct timing *t, 
         b->backward ? "backward" : "forward", "shape", shape, "dtype", get_dtype_name(b), "rate", rate, "unit", unit,
         "median_seconds", t->median, "min_seconds", t->low, "max_seconds", t->high, "seconds", times);
     if (pass && c)
-        json_object_set_new(pass, "check", json_pack("{s:b, s:I, s:I, s:f, s:s}", "passed", c->wrong == 0, "compared",
-            (json_int_t)c->compared, "wrong", (json_int_t)c->wrong, "worst_part_of_bound", c->worst, "against", c->against));
+        json_object_set_new(pass, "check",
+            json_pack("{s:b, s:I, s:I, s:f, s:s}", "passed", c->wrong == 0, "compared", (json_int_t)c->compared,
+                "wrong", (json_int_t)c->wrong, "worst_part_of_bound", c->worst, "against", c->against));
     return pass;
 }
 
@@ -196,16 +201,16 @@ static int bench(const struct mx8_options *o, const char *const *words, int n_wo
     if (code != MX8_EXIT_OK) return code;
     enum mx8_status status = mx8_create_context(&context, &b.ctx);
     json_t *passes = json_array();
-    struct mx8_bench one = b;
     for (int backward = 0; backward < 2 && status == MX8_OK; backward++) {
         if (strcmp(pass, backward ? "forward" : "backward") == 0) continue;
-        one = b;
-        one.ctx = b.ctx;
+        struct mx8_bench one = b;
         one.backward = backward;
         status = run_bench(&one, o, passes, &wrong);
     }
-    if (status == MX8_OK && *json) status = write_json(json, &b, passes);
-    else json_decref(passes);
+    if (status == MX8_OK && *json)
+        status = write_json(json, &b, passes);
+    else
+        json_decref(passes);
     mx8_destroy_context(b.ctx);
     if (status != MX8_OK) return mx8i_report_failure("bench", status, MX8_EXIT_FAILURE);
     return wrong ? MX8_EXIT_FAILURE : MX8_EXIT_OK;
@@ -223,7 +228,8 @@ int mx8i_run_bench(int argc, char **argv) {
     enum mx8_status status = mx8i_open_options(table, TABLE_COUNT, &options);
     if (status != MX8_OK) return mx8i_report_failure("bench", status, MX8_EXIT_FAILURE);
     status = mx8i_parse_flags(&options, argc - 1, argv + 1, NULL, words, &n_words, 2);
-    int code = status == MX8_OK ? bench(&options, words, n_words) : mx8i_report_failure("bench", status, MX8_EXIT_USAGE);
+    int code =
+        status == MX8_OK ? bench(&options, words, n_words) : mx8i_report_failure("bench", status, MX8_EXIT_USAGE);
     mx8i_close_options(&options);
     return code;
 }

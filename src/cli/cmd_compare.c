@@ -21,7 +21,7 @@ static const char usage[] =
     "usage: mx8 compare [--recipes bf16,mxfp8_dense,mxfp8_moe] [train flags]\n\n"
     "Trains the model once per recipe, from the same start and on the same batches, one run after another, into\n"
     "DUMP_FOLDER/RECIPE; then prints a table and writes compare.json and report.html into DUMP_FOLDER.\n\n"
-    "  --recipes LIST   f32, bf16, mxfp8_dense (dense layers) or mxfp8_moe (dense layers and experts), comma separated;\n"
+    "  --recipes LIST   f32, bf16, mxfp8_dense (dense layers), mxfp8_moe (dense layers and experts), with commas;\n"
     "                   gaps are taken to the first\n\n"
     "Every flag of `mx8 train` is taken too; --job.dump_folder is where the results go.\n";
 
@@ -60,8 +60,8 @@ static int read_recipes(struct comparison *c, const char *list) {
         size_t length = strcspn(at, ",");
         const struct recipe *recipe = find_recipe(at, length);
         if (!recipe)
-            return mx8i_report_usage("compare", "--recipes: \"%.*s\" is none of f32, bf16, mxfp8_dense, mxfp8_moe",
-                                     (int)length, at);
+            return mx8i_report_usage(
+                "compare", "--recipes: \"%.*s\" is none of f32, bf16, mxfp8_dense, mxfp8_moe", (int)length, at);
         for (int i = 0; i < c->n; i++)
             if (c->result[i].recipe == recipe)
                 return mx8i_report_usage("compare", "--recipes: \"%s\" stands twice", recipe->name);
@@ -112,7 +112,7 @@ static int wait_for_child(pid_t child, const struct recipe *recipe) {
     }
     if (WIFEXITED(state)) return WEXITSTATUS(state);
     fprintf(stderr, "mx8 compare: recipe %s ended by signal %d (%s)\n", recipe->name, WTERMSIG(state),
-            strsignal(WTERMSIG(state)));
+        strsignal(WTERMSIG(state)));
     return WTERMSIG(state) == SIGINT ? MX8_EXIT_INTERRUPTED : MX8_EXIT_FAILURE;
 }
 
@@ -157,11 +157,13 @@ static void print_table(const struct comparison *c) {
     for (int i = 0; i < c->n; i++) {
         const struct result *r = &c->result[i];
         if (!r->done) continue;
-        if (i == 0 || !c->result[0].done) snprintf(gap, sizeof gap, "-");
-        else snprintf(gap, sizeof gap, "%+.3f %%", get_gap(c, r));
+        if (i == 0 || !c->result[0].done)
+            snprintf(gap, sizeof gap, "-");
+        else
+            snprintf(gap, sizeof gap, "%+.3f %%", get_gap(c, r));
         printf("%-12s  %16s  %8.2f GiB  %10.4f  %20s\n", r->recipe->name,
-               mx8i_format_count(speed, (int64_t)(r->summary.median_tps + 0.5)),
-               (double)r->summary.peak_memory / (1 << 30), r->summary.final_loss, gap);
+            mx8i_format_count(speed, (int64_t)(r->summary.median_tps + 0.5)),
+            (double)r->summary.peak_memory / (1 << 30), r->summary.final_loss, gap);
     }
     printf("\nTokens/s: median over the steps but the first. Final loss: mean of the last 5 %% of the steps.\n");
 }
@@ -227,7 +229,8 @@ int mx8i_run_compare(int argc, char **argv) {
     const char *list = "bf16,mxfp8_dense,mxfp8_moe";
     int rest_count = 0;
     if (mx8i_wants_help(argc, argv)) return mx8i_print_help(usage, mx8i_option_table, mx8i_option_count);
-    if (!mx8i_take_value(&argc, argv, "--recipes", &list)) return mx8i_report_usage("compare", "--recipes needs a list");
+    if (!mx8i_take_value(&argc, argv, "--recipes", &list))
+        return mx8i_report_usage("compare", "--recipes needs a list");
 
     struct comparison *c = mx8i_allocate(sizeof *c, "comparison");
     if (!c) return mx8i_report_failure("compare", MX8_OUT_OF_MEMORY, MX8_EXIT_FAILURE);
@@ -239,8 +242,10 @@ int mx8i_run_compare(int argc, char **argv) {
         return code ? code : mx8i_report_failure("compare", status, MX8_EXIT_FAILURE);
     }
     status = mx8i_parse_flags(&options, argc - 1, argv + 1, "job.config_file", NULL, &rest_count, 0);
-    if (status == MX8_OK) code = compare(&options, c);
-    else code = mx8i_report_failure("compare", status, status == MX8_INVALID_ARGUMENT ? 2 : MX8_EXIT_FAILURE);
+    if (status == MX8_OK)
+        code = compare(&options, c);
+    else
+        code = mx8i_report_failure("compare", status, status == MX8_INVALID_ARGUMENT ? 2 : MX8_EXIT_FAILURE);
     mx8i_close_options(&options);
     mx8i_release(c);
     return code;

@@ -10,7 +10,9 @@ static const char usage[] =
     "device can be used, and the model flavors that `mx8 train` knows. MX8_ISA=scalar|avx2|avx512 and\n"
     "OMP_NUM_THREADS change the choice.\n";
 
-static const char *yes(int32_t flag) { return flag ? "yes" : "no"; }
+static const char *yes(int32_t flag) {
+    return flag ? "yes" : "no";
+}
 
 int mx8i_run_info(int argc, char **argv) {
     if (mx8i_wants_help(argc, argv)) return mx8i_print_help(usage, NULL, 0);
@@ -23,7 +25,7 @@ int mx8i_run_info(int argc, char **argv) {
     printf("version    %s\n", mx8_get_version_text());
     printf("cpu        %s\n", cpu.brand[0] ? cpu.brand : "unknown");
     printf("features   avx2+fma %s, avx512 %s, avx512_bf16 %s\n", yes(cpu.avx2_fma), yes(cpu.avx512),
-           yes(cpu.avx512_bf16));
+        yes(cpu.avx512_bf16));
     printf("kernels    %s: %s\n", mx8_get_backend_name(ctx), mx8_get_backend_reason(ctx));
     printf("threads    %d of %d cores\n", mx8_get_thread_count(ctx), cpu.cores);
     printf("memory     %.2f GiB available\n", (double)mx8i_get_available_memory() / (1 << 30));

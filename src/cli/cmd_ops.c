@@ -2,15 +2,15 @@
 #include <string.h>
 #include "cli/cli.h"
 
-static const char usage[] =
-    "usage: mx8 ops [NAME] [--markdown]\n\n"
-    "Lists the operators with their schemas, or everything about one of them.\n\n"
-    "  --markdown   the whole table as docs/operators.md\n";
+static const char usage[] = "usage: mx8 ops [NAME] [--markdown]\n\n"
+                            "Lists the operators with their schemas, or everything about one of them.\n\n"
+                            "  --markdown   the whole table as docs/operators.md\n";
 
 static void print_markdown(void) {
-    printf("# Operators\n\n"
-           "Made by `mx8 ops --markdown` from the operator table; edit the table, not this file. Schemas are written as\n"
-           "PyTorch's. The inputs of a backward are the output gradients, then what forward read or saved.\n");
+    printf(
+        "# Operators\n\n"
+        "Made by `mx8 ops --markdown` from the operator table; edit the table, not this file. Schemas are written as\n"
+        "PyTorch's. The inputs of a backward are the output gradients, then what forward read or saved.\n");
     for (int32_t i = 0; i < mx8_get_op_count(); i++) {
         const struct mx8_op *op = mx8_get_op(i);
         printf("\n## %s\n\n```\n%s\n", op->name, op->schema);
@@ -33,7 +33,7 @@ int mx8i_run_ops(int argc, char **argv) {
         const struct mx8_op *op = mx8_find_op(argv[1]);
         if (!op) return mx8i_report_usage("ops", "there is no operator \"%s\"; `mx8 ops` lists them", argv[1]);
         printf("%s\n\nforward   %s\nbackward  %s\n\n%s\n", op->name, op->schema,
-               op->backward_schema ? op->backward_schema : "none", op->description);
+            op->backward_schema ? op->backward_schema : "none", op->description);
         return MX8_EXIT_OK;
     }
     for (int32_t i = 0; i < mx8_get_op_count(); i++) {

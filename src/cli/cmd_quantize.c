@@ -12,21 +12,24 @@
 static const char usage[] =
     "usage: mx8 quantize IN.safetensors OUT.safetensors [--axis rows|cols] [--scale-rule RULE] [--scale-group N]\n"
     "                    [--layout plain|blocked]\n\n"
-    "Writes NAME (F8_E4M3) and NAME.scale (F8_E8M0) for every bf16 or f32 tensor of 2 or 3 dimensions, copies the others\n"
-    "unchanged, and prints the signal to quantization noise ratio of each. How things are stored:\n\n"
+    "Writes NAME (F8_E4M3) and NAME.scale (F8_E8M0) for every bf16 or f32 tensor of 2 or 3 dimensions, copies the\n"
+    "others unchanged, and prints the signal to quantization noise ratio of each. How things are stored:\n\n"
     "  axis  input    NAME       NAME.scale           blocks of 32 along\n"
     "  rows  (M,K)    (M,K)      (M, ceil(K/32))      K\n"
     "  rows  (E,N,K)  (E,N,K)    (E, N, ceil(K/32))   K\n"
     "  cols  (M,K)    (K,M)      (K, ceil(M/32))      M: codes are stored transposed\n"
     "  cols  (E,N,K)  (E,K,N)    (E, ceil(N/32), K)   N: each expert's codes are stored transposed\n\n"
-    "With --layout blocked the scale matrix of R stored lines and C blocks a line is laid out for tensor cores: tiles of\n"
-    "128 x 4, roundup(R,128) * roundup(C,4) bytes, one such row per expert for 3D tensors. An axis that is no multiple of\n"
-    "32 ends in a short block.\n";
+    "With --layout blocked the scale matrix of R stored lines and C blocks a line is laid out for tensor cores: tiles\n"
+    "of 128 x 4, roundup(R,128) * roundup(C,4) bytes, one such row per expert for 3D tensors. An axis that is no\n"
+    "multiple of 32 ends in a short block.\n";
 
 static const struct mx8_option table[] = {
-    {"axis", MX8_OPT_CHOICE, "rows", "rows|cols", 0, 0, "blocks along the last axis (rows) or the one before (cols)", NULL},
-    {"scale_rule", MX8_OPT_CHOICE, "rceil", "rceil|floor|ceil|even", 0, 0, "how a block's exponent follows from its amax", NULL},
-    {"scale_group", MX8_OPT_CHOICE, "32", "32|128|256", 0, 0, "elements along the axis whose scales are forced equal", NULL},
+    {"axis", MX8_OPT_CHOICE, "rows", "rows|cols", 0, 0, "blocks along the last axis (rows) or the one before (cols)",
+        NULL},
+    {"scale_rule", MX8_OPT_CHOICE, "rceil", "rceil|floor|ceil|even", 0, 0,
+        "how a block's exponent follows from its amax", NULL},
+    {"scale_group", MX8_OPT_CHOICE, "32", "32|128|256", 0, 0, "elements along the axis whose scales are forced equal",
+        NULL},
     {"layout", MX8_OPT_CHOICE, "plain", "plain|blocked", 0, 0, "of the scales", NULL},
 };
 #define TABLE_COUNT ((int32_t)(sizeof table / sizeof table[0]))
@@ -55,7 +58,9 @@ static int is_matrix(const struct mx8_st_entry *e) {
     return (e->ndim == 2 || e->ndim == 3) && (e->dtype == MX8_F32 || e->dtype == MX8_BF16);
 }
 
-static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+static int64_t round_up(int64_t n, int64_t to) {
+    return (n + to - 1) / to * to;
+}
 
 static struct piece measure(const struct conversion *c, const struct mx8_st_entry *e) {
     int64_t last = e->shape[e->ndim - 1], before = e->shape[e->ndim - 2];
@@ -95,16 +100,23 @@ static enum mx8_status describe_output(struct conversion *c) {
             return MX8_FAIL(MX8_INVALID_ARGUMENT, "quantize: the input already has a tensor \"%s\"", c->scale_name[i]);
         codes->dtype = MX8_F8_E4M3;
         codes->size = p.code_bytes;
-        if (e->ndim == 2) set_shape(codes, 2, p.lines, p.length, 0);
-        else set_shape(codes, 3, p.E, p.lines, p.length);
+        if (e->ndim == 2)
+            set_shape(codes, 2, p.lines, p.length, 0);
+        else
+            set_shape(codes, 3, p.E, p.lines, p.length);
         scales->name = c->scale_name[i];
         scales->dtype = MX8_F8_E8M0;
         scales->size = c->blocked ? p.blocked_bytes : p.scale_bytes;
-        if (c->blocked && e->ndim == 2) set_shape(scales, 1, (int64_t)p.blocked_bytes, 0, 0);
-        else if (c->blocked) set_shape(scales, 2, p.E, round_up(p.lines, 128) * round_up(p.blocks, 4), 0);
-        else if (e->ndim == 2) set_shape(scales, 2, p.lines, p.blocks, 0);
-        else if (c->cols) set_shape(scales, 3, p.E, p.blocks, p.lines);
-        else set_shape(scales, 3, p.E, p.lines, p.blocks);
+        if (c->blocked && e->ndim == 2)
+            set_shape(scales, 1, (int64_t)p.blocked_bytes, 0, 0);
+        else if (c->blocked)
+            set_shape(scales, 2, p.E, round_up(p.lines, 128) * round_up(p.blocks, 4), 0);
+        else if (e->ndim == 2)
+            set_shape(scales, 2, p.lines, p.blocks, 0);
+        else if (c->cols)
+            set_shape(scales, 3, p.E, p.blocks, p.lines);
+        else
+            set_shape(scales, 3, p.E, p.lines, p.blocks);
         if (p.code_bytes > most_codes) most_codes = p.code_bytes;
         if (p.scale_bytes > most_scales) most_scales = p.scale_bytes;
         if (p.blocked_bytes > most_blocked) most_blocked = p.blocked_bytes;
@@ -176,7 +188,8 @@ static double measure_noise(const struct conversion *c, const struct piece *p, i
                     continue;
                 }
                 double x = read_value(p->in, matrix + (c->cols ? i * p->lines + l : l * p->length + i));
-                double q = (double)mx8_decode_e4m3(c->codes[matrix + l * p->length + i]) * (double)mx8_decode_e8m0(byte);
+                double q =
+                    (double)mx8_decode_e4m3(c->codes[matrix + l * p->length + i]) * (double)mx8_decode_e8m0(byte);
                 signal += x * x;
                 noise += (x - q) * (x - q);
             }
@@ -209,11 +222,13 @@ static enum mx8_status convert_tensor(struct conversion *c, const struct mx8_st_
     MX8_TRY(quantize_piece(c, &p));
     if (c->blocked) MX8_TRY(block_piece(c, &p));
     MX8_TRY(mx8i_write_tensor(&c->writer, c->codes, p.code_bytes));
-    MX8_TRY(mx8i_write_tensor(&c->writer, c->blocked ? c->blocked_scales : c->scales,
-                              c->blocked ? p.blocked_bytes : p.scale_bytes));
-    if (e->ndim == 2) snprintf(shape, sizeof shape, "(%lld, %lld)", (long long)e->shape[0], (long long)e->shape[1]);
-    else snprintf(shape, sizeof shape, "(%lld, %lld, %lld)", (long long)e->shape[0], (long long)e->shape[1],
-                  (long long)e->shape[2]);
+    MX8_TRY(mx8i_write_tensor(
+        &c->writer, c->blocked ? c->blocked_scales : c->scales, c->blocked ? p.blocked_bytes : p.scale_bytes));
+    if (e->ndim == 2)
+        snprintf(shape, sizeof shape, "(%lld, %lld)", (long long)e->shape[0], (long long)e->shape[1]);
+    else
+        snprintf(shape, sizeof shape, "(%lld, %lld, %lld)", (long long)e->shape[0], (long long)e->shape[1],
+            (long long)e->shape[2]);
     double sqnr = measure_noise(c, &p, &lost);
     printf("%-56s %-20s SQNR %6.2f dB", e->name, shape, sqnr);
     if (lost) printf("  (%lld values lie in blocks with a NaN or Inf)", (long long)lost);
@@ -264,8 +279,8 @@ int mx8i_run_quantize(int argc, char **argv) {
     }
     const char *axis = mx8i_get_text(&options, "axis"), *rule = mx8i_get_text(&options, "scale_rule");
     const char *group = mx8i_get_text(&options, "scale_group"), *layout = mx8i_get_text(&options, "layout");
-    const char *metadata[] = {"mx8.axis", axis, "mx8.scale_rule", rule, "mx8.scale_group", group, "mx8.layout", layout,
-                              NULL};
+    const char *metadata[] = {
+        "mx8.axis", axis, "mx8.scale_rule", rule, "mx8.scale_group", group, "mx8.layout", layout, NULL};
     struct conversion c = {.cols = strcmp(axis, "cols") == 0, .blocked = strcmp(layout, "blocked") == 0};
     c.options.scale_rule = mx8i_find_scale_rule(rule);
     c.options.scale_group = (int32_t)strtol(group, NULL, 10);

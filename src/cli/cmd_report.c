@@ -5,8 +5,8 @@
 
 static const char usage[] =
     "usage: mx8 report DIR... [-o FILE] [--title TEXT]\n\n"
-    "Writes one static HTML page (inline SVG, no scripts) of the runs in the folders DIR, each with the metrics.jsonl and\n"
-    "run.json that `mx8 train` wrote. The first folder is the baseline that gaps are taken against.\n\n"
+    "Writes one static HTML page (inline SVG, no scripts) of the runs in the folders DIR, each with the metrics.jsonl\n"
+    "and run.json that `mx8 train` wrote. The first folder is the baseline that gaps are taken against.\n\n"
     "  -o, --output FILE   where to; report.html in the first folder when left out\n"
     "  --title TEXT        the page's heading\n";
 

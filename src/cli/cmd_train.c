@@ -5,16 +5,16 @@
 static const char usage[] =
     "usage: mx8 train [--job.config_file FILE.toml] [--section.key VALUE ...] [--dry-run]\n\n"
     "Trains one model. Settings come from the defaults, then the TOML file, then the flags. Flags are written\n"
-    "--section.key VALUE or --section.key=VALUE; - and _ are alike; booleans are --section.key, --section.key=false or\n"
-    "--section.no-key. Metrics of every step go to metrics.jsonl in --job.dump_folder.\n\n"
+    "--section.key VALUE or --section.key=VALUE; - and _ are alike; booleans are --section.key, --section.key=false\n"
+    "or --section.no-key. Metrics of every step go to metrics.jsonl in --job.dump_folder.\n\n"
     "  --dry-run   print the memory plan and stop\n\n"
     "Ctrl-C finishes the step, writes what there is and stops; a second Ctrl-C ends at once.\n";
 
 static void print_summary(struct mx8_terminal *t, const struct mx8_summary *s, const char *folder) {
     char speed[32], steps[32], tokens[32], time[32];
     mx8i_print_line(t, "%s%s steps, %s tokens in %s", s->interrupted ? "interrupted after " : "",
-                    mx8i_format_count(steps, s->steps), mx8i_format_count(tokens, s->tokens),
-                    mx8i_format_duration(time, s->seconds));
+        mx8i_format_count(steps, s->steps), mx8i_format_count(tokens, s->tokens),
+        mx8i_format_duration(time, s->seconds));
     mx8i_print_line(t, "median tokens/s without step 1: %s", mx8i_format_count(speed, (int64_t)(s->median_tps + 0.5)));
     mx8i_print_line(t, "peak memory: %.2f GiB", (double)s->peak_memory / (1 << 30));
     mx8i_print_line(t, "final loss: %.4f", s->final_loss);
@@ -46,8 +46,10 @@ int mx8i_run_train(int argc, char **argv) {
         status = mx8i_start_job(&options, &terminal, NULL, &summary, &code);
         if (status == MX8_OK) print_summary(&terminal, &summary, mx8i_get_text(&options, "job.dump_folder"));
     }
-    if (status != MX8_OK) code = mx8i_report_failure("train", status, code);
-    else code = !dry_run && summary.interrupted ? MX8_EXIT_INTERRUPTED : MX8_EXIT_OK;
+    if (status != MX8_OK)
+        code = mx8i_report_failure("train", status, code);
+    else
+        code = !dry_run && summary.interrupted ? MX8_EXIT_INTERRUPTED : MX8_EXIT_OK;
     mx8i_close_options(&options);
     return code;
 }

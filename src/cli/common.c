@@ -89,15 +89,18 @@ char *mx8i_format_count(char buffer[32], int64_t value) {
 
 char *mx8i_format_duration(char buffer[32], double seconds) {
     int64_t s = seconds > 0 ? (int64_t)(seconds + 0.5) : 0;
-    if (s < 60) snprintf(buffer, 32, "%llds", (long long)s);
-    else if (s < 3600) snprintf(buffer, 32, "%lldm %02llds", (long long)(s / 60), (long long)(s % 60));
-    else snprintf(buffer, 32, "%lldh %02lldm", (long long)(s / 3600), (long long)(s / 60 % 60));
+    if (s < 60)
+        snprintf(buffer, 32, "%llds", (long long)s);
+    else if (s < 3600)
+        snprintf(buffer, 32, "%lldm %02llds", (long long)(s / 60), (long long)(s % 60));
+    else
+        snprintf(buffer, 32, "%lldh %02lldm", (long long)(s / 3600), (long long)(s / 60 % 60));
     return buffer;
 }
 
 int32_t mx8i_find_scale_rule(const char *name) {
-    static const char *const names[] = {[MX8_SCALE_RCEIL] = "rceil", [MX8_SCALE_FLOOR] = "floor",
-                                        [MX8_SCALE_CEIL] = "ceil", [MX8_SCALE_EVEN] = "even"};
+    static const char *const names[] = {
+        [MX8_SCALE_RCEIL] = "rceil", [MX8_SCALE_FLOOR] = "floor", [MX8_SCALE_CEIL] = "ceil", [MX8_SCALE_EVEN] = "even"};
     for (int32_t i = 0; i < (int32_t)(sizeof names / sizeof names[0]); i++)
         if (strcmp(names[i], name) == 0) return i;
     return MX8_SCALE_RCEIL;

@@ -15,8 +15,10 @@ static const struct mx8_command commands[] = {
 #define N_COMMANDS ((int)(sizeof commands / sizeof commands[0]))
 
 static void print_usage(FILE *out) {
-    fprintf(out, "mx8 %s: trains mixture-of-experts language models in MXFP8\n\n"
-                 "usage: mx8 COMMAND [FLAGS]\n\n", mx8_get_version_text());
+    fprintf(out,
+        "mx8 %s: trains mixture-of-experts language models in MXFP8\n\n"
+        "usage: mx8 COMMAND [FLAGS]\n\n",
+        mx8_get_version_text());
     for (int i = 0; i < N_COMMANDS; i++) fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].summary);
     fprintf(out, "\n  mx8 COMMAND --help explains a command, mx8 --version prints the version\n"
                  "  exit codes: 0 done, 1 failed, 2 wrong command line, 130 interrupted\n");

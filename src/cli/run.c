@@ -23,10 +23,9 @@ static void show_step(void *user, const struct mx8_job *job, const struct mx8_st
     /* a rate without a number (the first step may be too short to measure) reads as 0 */
     int64_t rate = isfinite(s->tokens_per_second) ? (int64_t)llround(s->tokens_per_second) : 0;
     mx8i_show_status(p->terminal, s->step == steps, "%s%sstep %s/%s  loss %.4f  %s tokens/s  %s left%s",
-                     p->label ? p->label : "", p->label ? "  " : "", mx8i_format_count(step, s->step),
-                     mx8i_format_count(total, steps), s->loss, mx8i_format_count(speed, rate),
-                     mx8i_format_duration(left, each * (double)(steps - s->step)),
-                     mx8i_is_stopping() ? "  (stopping)" : "");
+        p->label ? p->label : "", p->label ? "  " : "", mx8i_format_count(step, s->step),
+        mx8i_format_count(total, steps), s->loss, mx8i_format_count(speed, rate),
+        mx8i_format_duration(left, each * (double)(steps - s->step)), mx8i_is_stopping() ? "  (stopping)" : "");
 }
 
 static int should_stop(void *user) {
@@ -34,8 +33,8 @@ static int should_stop(void *user) {
     return mx8i_is_stopping();
 }
 
-static enum mx8_status open_job(const struct mx8_options *o, struct mx8_terminal *t, struct mx8_job *job,
-                                struct mx8_context **ctx, int *code) {
+static enum mx8_status open_job(
+    const struct mx8_options *o, struct mx8_terminal *t, struct mx8_job *job, struct mx8_context **ctx, int *code) {
     struct mx8_log notes = mx8i_log_to_terminal(t);
     *code = MX8_EXIT_FAILURE;
     enum mx8_status status = mx8i_resolve_job(o, job, &notes);
@@ -48,13 +47,13 @@ static enum mx8_status open_job(const struct mx8_options *o, struct mx8_terminal
     return mx8_create_context(&options, ctx);
 }
 
-enum mx8_status mx8i_start_job(const struct mx8_options *o, struct mx8_terminal *t, const char *label,
-                               struct mx8_summary *out, int *code) {
+enum mx8_status mx8i_start_job(
+    const struct mx8_options *o, struct mx8_terminal *t, const char *label, struct mx8_summary *out, int *code) {
     struct mx8_job job;
     struct mx8_context *ctx = NULL;
     struct progress progress = {.terminal = t, .label = label};
-    struct mx8_watch watch = {.user = &progress, .log = mx8i_log_to_terminal(t), .on_step = show_step,
-                              .should_stop = should_stop};
+    struct mx8_watch watch = {
+        .user = &progress, .log = mx8i_log_to_terminal(t), .on_step = show_step, .should_stop = should_stop};
     mx8i_show_status(t, 1, "%s%sstarting", label ? label : "", label ? "  " : "");
     enum mx8_status status = open_job(o, t, &job, &ctx, code);
     if (status == MX8_OK) status = mx8i_run_job(&job, ctx, &watch, out);

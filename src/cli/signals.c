@@ -18,4 +18,6 @@ void mx8i_catch_signals(void) {
     sigaction(SIGTERM, &action, NULL);
 }
 
-int mx8i_is_stopping(void) { return stopping; }
+int mx8i_is_stopping(void) {
+    return stopping;
+}

@@ -73,8 +73,8 @@ static void write_log_line(void *user, const char *line) {
         return;
     }
     mx8i_format_time(time);
-    mx8i_print_line(t, "%s[titan] %s - root - INFO - %s%s", t->color ? "\033[2m" : "", time, t->color ? "\033[0m" : "",
-                    line);
+    mx8i_print_line(
+        t, "%s[titan] %s - root - INFO - %s%s", t->color ? "\033[2m" : "", time, t->color ? "\033[0m" : "", line);
 }
 
 struct mx8_log mx8i_log_to_terminal(struct mx8_terminal *t) {

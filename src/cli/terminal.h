@@ -7,11 +7,11 @@
 #include "base/log.h"
 
 struct mx8_terminal {
-    int32_t tty;       /* stdout is a terminal that can redraw a line */
-    int32_t color;     /* and may show colours: no NO_COLOR in the environment */
-    int32_t bare;      /* log lines without torchtitan's prefix */
-    double drawn;      /* when the status line was drawn last */
-    char status[256];  /* what it says; "" when there is none */
+    int32_t tty;      /* stdout is a terminal that can redraw a line */
+    int32_t color;    /* and may show colours: no NO_COLOR in the environment */
+    int32_t bare;     /* log lines without torchtitan's prefix */
+    double drawn;     /* when the status line was drawn last */
+    char status[256]; /* what it says; "" when there is none */
 };
 
 void mx8i_open_terminal(struct mx8_terminal *t);

@@ -3,7 +3,7 @@
 #define MX8_TRAIN_REPORT_H
 #include "mx8/status.h"
 
-/* runs: folders that hold metrics.jsonl and run.json (name, options, device, counts). The first run is the baseline that
- * gaps are taken against. Written atomically. Errors name the folder and line. */
+/* runs: folders that hold metrics.jsonl and run.json (name, options, device, counts). The first run is the baseline
+ * that gaps are taken against. Written atomically. Errors name the folder and line. */
 enum mx8_status mx8i_write_report(const char *path, const char *title, const char *const *runs, int n_runs);
 #endif

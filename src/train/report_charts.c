@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include "base/memory.h"
 
-#define LEFT 76.0       /* room for the axis' name and labels */
-#define RIGHT 14.0
+#define LEFT        76.0 /* room for the axis' name and labels */
+#define RIGHT       14.0
 #define LINE_POINTS 480 /* more points than that no screen shows */
 
 static double get_last_step(const struct mx8_report_run *runs, int32_t n_runs) {
@@ -26,8 +26,10 @@ static void open_svg(struct mx8_text *t, double width, double height, const char
 
 /* Lines are cut off at the plot's edge; every plot of the page needs a name of its own for that. */
 static void open_clip(struct mx8_text *t, const struct mx8_plot *p, const char *name) {
-    mx8i_append(t, "<clipPath id=\"%s\"><rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/></clipPath>\n"
-                "<g clip-path=\"url(#%s)\">\n", name, p->x, p->y - 1, p->width, p->height + 2, name);
+    mx8i_append(t,
+        "<clipPath id=\"%s\"><rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/></clipPath>\n"
+        "<g clip-path=\"url(#%s)\">\n",
+        name, p->x, p->y - 1, p->width, p->height + 2, name);
 }
 
 int64_t mx8i_get_smoothing(const struct mx8_report_run *runs, int32_t n_runs) {
@@ -72,8 +74,8 @@ static void release_curves(struct curves *c, int32_t n_runs) {
     }
 }
 
-static void draw_gap(struct mx8_text *t, struct mx8_plot *p, const struct curves *c, const struct mx8_report_run *runs,
-                     int32_t n_runs) {
+static void draw_gap(
+    struct mx8_text *t, struct mx8_plot *p, const struct curves *c, const struct mx8_report_run *runs, int32_t n_runs) {
     char css[24];
     double low = 0, high = 0;
     /* the first tenth, where the loss falls fast, must not flatten the rest */
@@ -154,10 +156,11 @@ void mx8i_draw_memory(struct mx8_text *t, const struct mx8_report_run *runs, int
         double y = 14 + 46 * i;
         mx8i_append(t, "<text class=\"lab\" x=\"0\" y=\"%.0f\">", y);
         mx8i_append_escaped(t, runs[i].name);
-        mx8i_append(t, "</text><rect class=\"track\" x=\"0\" y=\"%.0f\" width=\"290\" height=\"16\" rx=\"2\"/>"
-                    "<rect class=\"b s%d\" x=\"0\" y=\"%.0f\" width=\"%.1f\" height=\"16\" rx=\"2\"/>"
-                    "<text class=\"lab\" x=\"298\" y=\"%.0f\">%.2f GiB</text>\n", y + 7, i, y + 7,
-                    290 * runs[i].peak_memory / most, y + 20, runs[i].peak_memory / (1 << 30));
+        mx8i_append(t,
+            "</text><rect class=\"track\" x=\"0\" y=\"%.0f\" width=\"290\" height=\"16\" rx=\"2\"/>"
+            "<rect class=\"b s%d\" x=\"0\" y=\"%.0f\" width=\"%.1f\" height=\"16\" rx=\"2\"/>"
+            "<text class=\"lab\" x=\"298\" y=\"%.0f\">%.2f GiB</text>\n",
+            y + 7, i, y + 7, 290 * runs[i].peak_memory / most, y + 20, runs[i].peak_memory / (1 << 30));
     }
     mx8i_append(t, "</svg>\n");
 }

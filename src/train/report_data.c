@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "base/memory.h"
 
-#define MAX_METRICS ((size_t)4 << 30)
+#define MAX_METRICS  ((size_t)4 << 30)
 #define MAX_RUN_JSON ((size_t)16 << 20)
 
 static double get_number(const json_t *object, const char *key) {
@@ -31,13 +31,13 @@ static enum mx8_status read_load(struct mx8_report_run *r, int64_t at, int64_t r
     }
     if ((int64_t)json_array_size(load) != r->layers)
         return MX8_FAIL(MX8_FORMAT_ERROR, "expert_load has %zu layers, the lines before it %lld", json_array_size(load),
-                        (long long)r->layers);
+            (long long)r->layers);
     for (int64_t layer = 0; layer < r->layers; layer++) {
         const json_t *counts = json_array_get(load, (size_t)layer);
         double *out = &r->load[(at * r->layers + layer) * r->experts], sum = 0;
         if ((int64_t)json_array_size(counts) != r->experts)
             return MX8_FAIL(MX8_FORMAT_ERROR, "expert_load has %zu experts in layer %lld, expected %lld",
-                            json_array_size(counts), (long long)layer, (long long)r->experts);
+                json_array_size(counts), (long long)layer, (long long)r->experts);
         for (int64_t e = 0; e < r->experts; e++) sum += out[e] = json_number_value(json_array_get(counts, (size_t)e));
         for (int64_t e = 0; e < r->experts; e++) out[e] = sum > 0 ? out[e] * (double)r->experts / sum : 1;
     }
@@ -97,9 +97,12 @@ static enum mx8_status read_metrics(struct mx8_report_run *r, const char *path) 
 static enum mx8_status add_fact(struct mx8_report_run *r, const char *name, const json_t *value) {
     char number[64];
     if (r->n_facts == (int32_t)(sizeof r->fact / sizeof r->fact[0])) return MX8_OK;
-    if (json_is_integer(value)) snprintf(number, sizeof number, "%lld", (long long)json_integer_value(value));
-    else if (json_is_real(value)) snprintf(number, sizeof number, "%g", json_real_value(value));
-    else if (!json_is_string(value)) return MX8_OK; /* nested parts are for other readers */
+    if (json_is_integer(value))
+        snprintf(number, sizeof number, "%lld", (long long)json_integer_value(value));
+    else if (json_is_real(value))
+        snprintf(number, sizeof number, "%g", json_real_value(value));
+    else if (!json_is_string(value))
+        return MX8_OK; /* nested parts are for other readers */
     struct mx8_run_fact *fact = &r->fact[r->n_facts];
     fact->name = mx8i_copy_text(name);
     fact->value = mx8i_copy_text(json_is_string(value) ? json_string_value(value) : number);
@@ -118,9 +121,10 @@ static enum mx8_status read_facts(struct mx8_report_run *r, const char *path) {
     enum mx8_status status = MX8_OK;
     if (!json_is_object(object))
         status = MX8_FAIL(MX8_FORMAT_ERROR, "%s:%d: %s", path, object ? 1 : error.line,
-                          object ? "expected a JSON object" : error.text);
+            object ? "expected a JSON object" : error.text);
     else
-        for (void *item = json_object_iter(object); item && status == MX8_OK; item = json_object_iter_next(object, item))
+        for (void *item = json_object_iter(object); item && status == MX8_OK;
+             item = json_object_iter_next(object, item))
             status = add_fact(r, json_object_iter_key(item), json_object_iter_value(item));
     json_decref(object);
     mx8i_release(text);
@@ -161,8 +165,10 @@ static void name_run(struct mx8_report_run *r, const char *folder) {
     while (length > 1 && folder[length - 1] == '/') length--;
     size_t start = length;
     while (start > 0 && folder[start - 1] != '/') start--;
-    if (recipe) snprintf(r->name, sizeof r->name, "%s", recipe);
-    else snprintf(r->name, sizeof r->name, "%.*s", (int)(length - start), folder + start);
+    if (recipe)
+        snprintf(r->name, sizeof r->name, "%s", recipe);
+    else
+        snprintf(r->name, sizeof r->name, "%.*s", (int)(length - start), folder + start);
 }
 
 enum mx8_status mx8i_read_run(const char *folder, struct mx8_report_run *out) {

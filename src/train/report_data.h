@@ -5,11 +5,13 @@
 #include <stdint.h>
 #include "mx8/status.h"
 
-struct mx8_run_fact { char *name, *value; };
+struct mx8_run_fact {
+    char *name, *value;
+};
 
 struct mx8_report_run {
-    char name[64];                /* of the recipe, or the folder's last part */
-    int64_t n;                    /* steps; arrays below have n items, NaN where a line lacks the number */
+    char name[64]; /* of the recipe, or the folder's last part */
+    int64_t n;     /* steps; arrays below have n items, NaN where a line lacks the number */
     double *step, *loss, *speed, *memory, *saturated;
     int64_t layers, experts;      /* MoE layers; 0: no expert load in the file */
     double *load;                 /* [n][layers][experts]: tokens routed, over the even share (1 is balanced) */

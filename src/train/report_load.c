@@ -2,11 +2,11 @@
 #include <math.h>
 #include "train/report_charts.h"
 
-#define LEVELS 9      /* 0: no token ... 4: the even share ... 8: twice the even share or more */
-#define MAX_CELLS 24000
+#define LEVELS     9 /* 0: no token ... 4: the even share ... 8: twice the even share or more */
+#define MAX_CELLS  24000
 #define MAX_LAYERS 16 /* more are left out, and the page says so */
-#define STRIP_GAP 12.0
-#define LABEL 64.0    /* room for the layers' names */
+#define STRIP_GAP  12.0
+#define LABEL      64.0 /* room for the layers' names */
 
 struct grid {
     int64_t columns, layers;
@@ -26,7 +26,8 @@ static double get_cell(const struct mx8_report_run *r, int64_t layer, int64_t ex
     return count ? sum / (double)count : (double)NAN;
 }
 
-static void draw_strip(struct mx8_text *t, const struct mx8_report_run *r, const struct grid *g, int64_t layer, double y) {
+static void draw_strip(
+    struct mx8_text *t, const struct mx8_report_run *r, const struct grid *g, int64_t layer, double y) {
     double cell = g->width / (double)g->columns;
     for (int level = 0; level < LEVELS; level++) {
         int open = 0;
@@ -37,7 +38,7 @@ static void draw_strip(struct mx8_text *t, const struct mx8_report_run *r, const
                 if (!open) mx8i_append(t, "<path class=\"h%d\" d=\"", level);
                 open = 1;
                 mx8i_append(t, "M%.1f %.1fh%.1fv%.1fh-%.1fz", g->x + (double)c * cell, y + (double)e * g->row,
-                            cell + 0.2, g->row, cell + 0.2);
+                    cell + 0.2, g->row, cell + 0.2);
             }
         }
         if (open) mx8i_append(t, "\"/>\n");
@@ -72,7 +73,7 @@ void mx8i_draw_load(struct mx8_text *t, const struct mx8_report_run *runs, int32
     mx8i_append(t, "<svg viewBox=\"0 0 960 %.0f\" role=\"img\" aria-label=\"expert load by step\">\n", bottom + 52);
     for (int64_t layer = 0; layer < g.layers; layer++)
         mx8i_append(t, "<text class=\"lab\" x=\"0\" y=\"%.1f\">layer %lld</text>\n",
-                    24 + (strip + STRIP_GAP) * (double)layer + strip / 2 + 4, (long long)layer + 1);
+            24 + (strip + STRIP_GAP) * (double)layer + strip / 2 + 4, (long long)layer + 1);
     for (int32_t i = 0; i < n_runs; i++) {
         const struct mx8_report_run *r = &runs[i];
         if (r->layers == 0) continue;
@@ -83,9 +84,10 @@ void mx8i_draw_load(struct mx8_text *t, const struct mx8_report_run *runs, int32
         mx8i_append(t, "</text>\n");
         for (int64_t layer = 0; layer < g.layers && layer < r->layers; layer++)
             draw_strip(t, r, &own, layer, 24 + (strip + STRIP_GAP) * (double)layer);
-        mx8i_append(t, "<text class=\"lab\" x=\"%.1f\" y=\"%.1f\">step %.0f</text>\n"
-                    "<text class=\"ty\" x=\"%.1f\" y=\"%.1f\">%.0f</text>\n", g.x, bottom + 4, r->step[0],
-                    g.x + g.width, bottom + 4, r->step[r->n - 1]);
+        mx8i_append(t,
+            "<text class=\"lab\" x=\"%.1f\" y=\"%.1f\">step %.0f</text>\n"
+            "<text class=\"ty\" x=\"%.1f\" y=\"%.1f\">%.0f</text>\n",
+            g.x, bottom + 4, r->step[0], g.x + g.width, bottom + 4, r->step[r->n - 1]);
         g.x += g.width + 16;
     }
     draw_key(t, bottom + 26);

@@ -36,11 +36,20 @@ void mx8i_append(struct mx8_text *t, const char *format, ...) {
 void mx8i_append_escaped(struct mx8_text *t, const char *text) {
     for (; *text; text++) {
         switch (*text) {
-        case '&': mx8i_append(t, "&amp;"); break;
-        case '<': mx8i_append(t, "&lt;"); break;
-        case '>': mx8i_append(t, "&gt;"); break;
-        case '"': mx8i_append(t, "&quot;"); break;
-        default: mx8i_append(t, "%c", *text);
+        case '&':
+            mx8i_append(t, "&amp;");
+            break;
+        case '<':
+            mx8i_append(t, "&lt;");
+            break;
+        case '>':
+            mx8i_append(t, "&gt;");
+            break;
+        case '"':
+            mx8i_append(t, "&quot;");
+            break;
+        default:
+            mx8i_append(t, "%c", *text);
         }
     }
 }
@@ -70,10 +79,14 @@ struct mx8_axis mx8i_make_axis(double low, double high, int32_t wanted, int32_t 
 }
 
 const char *mx8i_format_tick(char buffer[32], const struct mx8_axis *axis, double value) {
-    if (fabs(value) < axis->step * 1e-6) snprintf(buffer, 32, "0");
-    else if (axis->step >= 1e6) snprintf(buffer, 32, "%gM", value / 1e6);
-    else if (axis->step >= 1000) snprintf(buffer, 32, "%gk", value / 1000);
-    else snprintf(buffer, 32, "%.*f", axis->decimals, value);
+    if (fabs(value) < axis->step * 1e-6)
+        snprintf(buffer, 32, "0");
+    else if (axis->step >= 1e6)
+        snprintf(buffer, 32, "%gM", value / 1e6);
+    else if (axis->step >= 1000)
+        snprintf(buffer, 32, "%gk", value / 1000);
+    else
+        snprintf(buffer, 32, "%.*f", axis->decimals, value);
     return buffer;
 }
 
@@ -91,9 +104,9 @@ void mx8i_draw_frame(struct mx8_text *t, const struct mx8_plot *p, const char *x
     for (int32_t i = 0; i < p->ay.count; i++) {
         double value = first + i * p->ay.step, y = mx8i_plot_y(p, value);
         mx8i_append(t, "<path class=\"%s\" d=\"M%.1f %.1fh%.1f\"/>", fabs(value) < p->ay.step * 1e-6 ? "zero" : "grid",
-                    p->x, y, p->width);
+            p->x, y, p->width);
         mx8i_append(t, "<text class=\"ty\" x=\"%.1f\" y=\"%.1f\">%s</text>\n", p->x - 8, y + 4,
-                    mx8i_format_tick(tick, &p->ay, value));
+            mx8i_format_tick(tick, &p->ay, value));
     }
     first = ceil(p->ax.low / p->ax.step - 1e-9) * p->ax.step;
     for (int32_t i = 0; i < p->ax.count; i++) {
@@ -101,17 +114,17 @@ void mx8i_draw_frame(struct mx8_text *t, const struct mx8_plot *p, const char *x
         mx8i_append(t, "<path class=\"grid\" d=\"M%.1f %.1fv%.1f\"/>", x, p->y, p->height);
         if (x_label)
             mx8i_append(t, "<text class=\"tx\" x=\"%.1f\" y=\"%.1f\">%s</text>\n", x, p->y + p->height + 18,
-                        mx8i_format_tick(tick, &p->ax, value));
+                mx8i_format_tick(tick, &p->ax, value));
     }
     if (x_label)
         mx8i_append(t, "<text class=\"tx name\" x=\"%.1f\" y=\"%.1f\">%s</text>\n", p->x + p->width / 2,
-                    p->y + p->height + 36, x_label);
+            p->y + p->height + 36, x_label);
     mx8i_append(t, "<text class=\"tx name\" transform=\"translate(%.1f %.1f) rotate(-90)\">%s</text>\n", p->x - 54,
-                p->y + p->height / 2, y_label);
+        p->y + p->height / 2, y_label);
 }
 
 void mx8i_draw_line(struct mx8_text *t, const struct mx8_plot *p, const double *x, const double *y, int64_t n,
-                    int64_t most, const char *css) {
+    int64_t most, const char *css) {
     int64_t bucket = n > most ? (n + most - 1) / most : 1;
     const char *command = "M";
     mx8i_append(t, "<path class=\"%s\" d=\"", css);

@@ -26,6 +26,10 @@ for isa in scalar best; do
     check swiglu 65x96 --pass both
     check router 100xE8xk2 --pass both
     check permute 100x32xE8xk2
+    check combine 100x32xE8xk2
+    check block_scales 200x13
+    check embedding 100xV50x33
+    check add 1001
     check adamw 1000
     check memcpy 10000
 done

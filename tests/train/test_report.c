@@ -44,9 +44,18 @@ static int tear_down(void **state) {
 }
 
 static void axes_have_round_ticks(void **state) {
-    static const struct { double low, high; int32_t wanted, tight; double first, last, step; int32_t count; } cases[] = {
-        {0, 1, 5, 0, 0, 1, 0.2, 6},           {1.63, 5.9, 6, 0, 1, 6, 1, 6},   {-0.31, 0.22, 5, 0, -0.4, 0.4, 0.2, 5},
-        {1, 300, 8, 1, 1, 300, 50, 6},        {0, 15300, 4, 0, 0, 20000, 5000, 5}, {3, 3, 4, 0, 2.8, 3.2, 0.1, 5},
+    static const struct {
+        double low, high;
+        int32_t wanted, tight;
+        double first, last, step;
+        int32_t count;
+    } cases[] = {
+        {0, 1, 5, 0, 0, 1, 0.2, 6},
+        {1.63, 5.9, 6, 0, 1, 6, 1, 6},
+        {-0.31, 0.22, 5, 0, -0.4, 0.4, 0.2, 5},
+        {1, 300, 8, 1, 1, 300, 50, 6},
+        {0, 15300, 4, 0, 0, 20000, 5000, 5},
+        {3, 3, 4, 0, 2.8, 3.2, 0.1, 5},
         {0, 0, 4, 0, -0.5, 0.5, 0.5, 3},
     };
     (void)state;
@@ -91,14 +100,15 @@ static void text_is_escaped(void **state) {
     mx8i_release_text(&t);
 }
 
-#define LINE(step, loss, speed) \
-    "{\"step\":" step ",\"loss\":" loss ",\"tokens_per_second\":" speed ",\"memory\":1073741824,\"saturated\":0," \
+#define LINE(step, loss, speed)                                                                                        \
+    "{\"step\":" step ",\"loss\":" loss ",\"tokens_per_second\":" speed ",\"memory\":1073741824,\"saturated\":0,"      \
     "\"expert_load\":[[3,1],[0,0]]}\n"
 
 static void a_run_is_read(void **state) {
     struct mx8_report_run r;
     (void)state;
-    write_file("good", "metrics.jsonl", LINE("1", "4.5", "10") LINE("2", "null", "100") LINE("3", "2.5", "300") "{\"step\":4,");
+    write_file("good", "metrics.jsonl",
+        LINE("1", "4.5", "10") LINE("2", "null", "100") LINE("3", "2.5", "300") "{\"step\":4,");
     write_file("good", "run.json", "{\"recipe\": \"bf16\", \"parameters\": 12, \"options\": {\"a\": 1}}");
     assert_ok(mx8i_read_run(in_root("good"), &r));
     assert_string_equal(r.name, "bf16");
@@ -119,7 +129,9 @@ static void a_run_is_read(void **state) {
 }
 
 static void bad_runs_name_file_and_line(void **state) {
-    static const struct { const char *metrics, *message; } cases[] = {
+    static const struct {
+        const char *metrics, *message;
+    } cases[] = {
         {"", "metrics.jsonl: no step"},
         {"{\"step\":1}\nnonsense\n", "metrics.jsonl:2"},
         {"[1]\n", "expected a JSON object"},
