@@ -1,0 +1,87 @@
+// What the fast quantizers share: their job, packed bf16 maxima, conversion of four values at once, tiles of ragged groups.
+#pragma once
+#include "ptx.cuh"
+#include "scale.cuh"
+
+namespace fused {
+// A quantizer's job with what the fast kernels rely on taken for granted: e4m3, bf16 rows of 16-byte pieces, codes
+// contiguous along their blocks. Strides in bytes of the outputs, elements of the source.
+struct Job {
+    const __nv_bfloat16 *src; int64_t src_batch, src_row;
+    int rows, cols, batch;
+    const int *offsets; int n_groups, padding, padded_rows; int32_t *padded_ends;
+    uint8_t *row_codes, *row_scales, *col_codes, *col_scales;
+    int64_t rc_batch, rc_row, rs_batch, rs_row, rs_block, cc_batch, cc_col, cs_batch, cs_col, cs_block;
+    int rule, group, row_tile, col_tile;
+    unsigned long long *saturated;
+};
+
+// A tile of the matrix. Rows count from the group's start, so a tile is short where the group ends.
+struct Tile {
+    int batch, row, rows, col; // source row and column of its corner; how many rows are the group's
+    int at, room;              // where its first row lies in the column orientation, and rows that are its to write from there
+};
+
+__device__ __forceinline__ int divide_up(int n, int by) { return (n + by - 1) / by; }
+__device__ __forceinline__ int round_up(int n, int by) { return divide_up(n, by) * by; }
+
+// Two bf16 magnitudes at once; NaN wins.
+__device__ __forceinline__ uint32_t max2(uint32_t a, uint32_t b) {
+    uint32_t r;
+    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+__device__ __forceinline__ uint32_t swap2(uint32_t a) { return __byte_perm(a, 0, 0x1032); }
+template <int FROM, int TO> __device__ __forceinline__ uint32_t max_lanes(uint32_t m) { // over lanes that differ in bits FROM .. TO/2
+#pragma unroll
+    for (int o = FROM; o < TO; o <<= 1) m = max2(m, __shfl_xor_sync(~0u, m, o));
+    return m;
+}
+__device__ __forceinline__ uint4 magnitudes(uint4 v) {
+    return make_uint4(v.x & 0x7FFF7FFF, v.y & 0x7FFF7FFF, v.z & 0x7FFF7FFF, v.w & 0x7FFF7FFF);
+}
+__device__ __forceinline__ uint32_t max8(uint4 v) { // the largest of eight magnitudes, in the low half
+    const uint32_t m = max2(max2(v.x, v.y), max2(v.z, v.w));
+    return max2(m, m >> 16) & 0xFFFF;
+}
+
+__device__ __forceinline__ float low(uint32_t two) { return __uint_as_float(two << 16); }
+__device__ __forceinline__ float high(uint32_t two) { return __uint_as_float(two & 0xFFFF0000u); }
+__device__ __forceinline__ uint32_t encode4(float a, float b, float c, float d) { // a in the lowest byte
+    return mx8::encode_e4m3x2(a, b) | mx8::encode_e4m3x2(c, d) << 16;
+}
+
+// Scaled values to codes. A group with byte 255 has a NaN factor, and NaN becomes 0x7F. COUNT: clipped values are counted.
+template <bool COUNT> struct Encoder {
+    unsigned clipped = 0;
+    __device__ __forceinline__ uint32_t four(float a, float b, float c, float d) {
+        if (COUNT) clipped += (fabsf(a) > 464.f) + (fabsf(b) > 464.f) + (fabsf(c) > 464.f) + (fabsf(d) > 464.f);
+        return encode4(a, b, c, d);
+    }
+    __device__ __forceinline__ uint2 eight(uint4 v, float f) {
+        return make_uint2(four(low(v.x) * f, high(v.x) * f, low(v.y) * f, high(v.y) * f),
+                          four(low(v.z) * f, high(v.z) * f, low(v.w) * f, high(v.w) * f));
+    }
+    __device__ __forceinline__ void report(unsigned long long *to) const {
+        if (!COUNT) return;
+        const unsigned all = __reduce_add_sync(~0u, clipped);
+        if (all && threadIdx.x % 32 == 0) atomicAdd(to, (unsigned long long)all);
+    }
+};
+
+__device__ __forceinline__ uint32_t byte_of(uint32_t bf16, int rule) { return mx8::scale_byte(bf16 << 16, rule, false); }
+
+// N scale bytes (4 or 8) of one line: the first `filled` are `bytes`, those up to `room` zero.
+template <int N> __device__ __forceinline__ void store_scales(uint8_t *to, int64_t step, uint64_t bytes, int filled, int room) {
+    if (filled < N) bytes &= (1ull << 8 * filled) - 1;
+    if (step == 1 && room >= N && (uintptr_t)to % N == 0) {
+        if (N == 8) *(uint64_t *)to = bytes;
+        else *(uint32_t *)to = (uint32_t)bytes;
+        return;
+    }
+    for (int i = 0; i < N && i < room; i++) to[i * step] = (uint8_t)(bytes >> 8 * i);
+}
+
+// The first n bytes of a word of four.
+__device__ __forceinline__ uint32_t keep_bytes(uint32_t word, int n) { return n >= 4 ? word : n <= 0 ? 0 : word & ((1u << 8 * n) - 1); }
+} // namespace fused
