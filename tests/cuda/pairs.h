@@ -1,7 +1,7 @@
 /* One job on two backends: every operand is a pair, host memory for the CPU's kernels and a guarded device buffer for
- * CUDA's. RUN runs the CPU's kernel once and CUDA's twice, each from what the pairs held before, and insists that the two
- * device runs gave the same bits. Then CLOSE compares a pair. Afterwards both sides of a comparison use the CPU's result,
- * so that the next kernel of a test starts from equal inputs. */
+ * CUDA's. RUN runs the CPU's kernel once and CUDA's twice, each from what the pairs held before, and insists that the
+ * two device runs gave the same bits. Then CLOSE compares a pair. Afterwards both sides of a comparison use the CPU's
+ * result, so that the next kernel of a test starts from equal inputs. */
 #ifndef MX8_PAIRS_H
 #define MX8_PAIRS_H
 
@@ -13,12 +13,12 @@
 enum { CPU, CUDA, SIDES, MAX_PAIRS = 32 };
 
 struct pair {
-    void *at[SIDES];     /* what jobs point to */
-    void *before, *got;  /* host copies: what both sides start from; the device's result */
+    void *at[SIDES];    /* what jobs point to */
+    void *before, *got; /* host copies: what both sides start from; the device's result */
     int32_t dtype;
     int64_t n;
     size_t bytes[SIDES];
-    int is_space;        /* workspace: poisoned before each run, never compared */
+    int is_space; /* workspace: poisoned before each run, never compared */
 };
 
 static struct pair pairs[MAX_PAIRS];
@@ -76,10 +76,14 @@ static inline struct pair *make_space(size_t cpu_bytes, size_t cuda_bytes) {
 }
 
 static inline void set_value(struct pair *p, int64_t i, double value) {
-    if (p->dtype == MX8_F32) ((float *)p->at[CPU])[i] = (float)value;
-    else if (p->dtype == MX8_F64) ((double *)p->at[CPU])[i] = value;
-    else if (p->dtype == MX8_I32) ((int32_t *)p->at[CPU])[i] = (int32_t)value;
-    else ((uint16_t *)p->at[CPU])[i] = mx8_encode_bf16((float)value);
+    if (p->dtype == MX8_F32)
+        ((float *)p->at[CPU])[i] = (float)value;
+    else if (p->dtype == MX8_F64)
+        ((double *)p->at[CPU])[i] = value;
+    else if (p->dtype == MX8_I32)
+        ((int32_t *)p->at[CPU])[i] = (int32_t)value;
+    else
+        ((uint16_t *)p->at[CPU])[i] = mx8_encode_bf16((float)value);
 }
 
 static inline double get_value(const struct pair *p, const void *data, int64_t i) {
@@ -106,13 +110,17 @@ static inline struct pair *make_integers(int64_t n, int32_t low, int32_t high) {
 }
 
 /* NULL stands for an operand that the job does not have. */
-static inline void *side_of(const struct pair *p, int side) { return p ? p->at[side] : NULL; }
+static inline void *side_of(const struct pair *p, int side) {
+    return p ? p->at[side] : NULL;
+}
 
 static inline void begin_cuda_run(void) {
     for (int i = 0; i < n_pairs; i++) {
         struct pair *p = &pairs[i];
-        if (p->is_space) assert_ok(cuda.exec.k->fill(&cuda.exec, p->at[CUDA], CUDA_POISON, p->bytes[CUDA]));
-        else if (p->n) assert_ok(cuda.exec.k->upload(&cuda.exec, p->at[CUDA], p->before, p->bytes[CUDA]));
+        if (p->is_space)
+            assert_ok(cuda.exec.k->fill(&cuda.exec, p->at[CUDA], CUDA_POISON, p->bytes[CUDA]));
+        else if (p->n)
+            assert_ok(cuda.exec.k->upload(&cuda.exec, p->at[CUDA], p->before, p->bytes[CUDA]));
     }
     assert_ok(cuda.exec.k->fill(&cuda.exec, cuda.exec.scratch, CUDA_POISON, cuda.exec.scratch_bytes));
 }
@@ -132,31 +140,33 @@ static inline void begin_cpu_run(void) {
 }
 
 /* Runs a kernel of the table; `arguments` name `side` and begin with a comma. */
-#define RUN(kernel, ...)                                                            \
-    do {                                                                            \
-        begin_cpu_run();                                                            \
-        for (int side = CPU, run_ = 0; run_ < 3; side = CUDA, run_++) {             \
-            const struct mx8_exec *exec_ = side == CPU ? &cpu : &cuda.exec;         \
-            if (side == CUDA) begin_cuda_run();                                     \
-            assert_ok(exec_->k->kernel(exec_, __VA_ARGS__));                        \
-            if (side == CUDA) end_cuda_run(#kernel, run_ - 1);                      \
-        }                                                                           \
+#define RUN(kernel, ...)                                                                                               \
+    do {                                                                                                               \
+        begin_cpu_run();                                                                                               \
+        for (int side = CPU, run_ = 0; run_ < 3; side = CUDA, run_++) {                                                \
+            const struct mx8_exec *exec_ = side == CPU ? &cpu : &cuda.exec;                                            \
+            if (side == CUDA) begin_cuda_run();                                                                        \
+            assert_ok(exec_->k->kernel(exec_, __VA_ARGS__));                                                           \
+            if (side == CUDA) end_cuda_run(#kernel, run_ - 1);                                                         \
+        }                                                                                                              \
     } while (0)
 
-/* |cuda - cpu| <= relative * |cpu| + absolute, and one bf16 unit more for bf16; a NaN, poison included, matches a NaN. */
-static inline void expect_close(const char *what, const char *name, const struct pair *p, double relative, double absolute, int units) {
+/* |cuda - cpu| <= relative * |cpu| + absolute, and one bf16 unit more for bf16; a NaN, poison included, matches a NaN.
+ */
+static inline void expect_close(
+    const char *what, const char *name, const struct pair *p, double relative, double absolute, int units) {
     if (!p) return;
     if (p->dtype == MX8_BF16 && units) relative += 1.0 / 128;
     for (int64_t i = 0; i < p->n; i++) {
         double want = get_value(p, p->at[CPU], i), got = get_value(p, p->got, i);
         if (isnan(want) ? isnan(got) : got == want || fabs(got - want) <= relative * fabs(want) + absolute) continue;
-        fail_msg("%s: %s (%s): element %lld of %lld is %.9g, the CPU has %.9g", what, name, mx8_get_dtype_name(p->dtype),
-            (long long)i, (long long)p->n, got, want);
+        fail_msg("%s: %s (%s): element %lld of %lld is %.9g, the CPU has %.9g", what, name,
+            mx8_get_dtype_name(p->dtype), (long long)i, (long long)p->n, got, want);
     }
 }
 
 #define CLOSE(what, p, relative, absolute) expect_close(what, #p, p, relative, absolute, 1)
-#define EXACT(what, p) expect_close(what, #p, p, 0, 0, 0)
+#define EXACT(what, p)                     expect_close(what, #p, p, 0, 0, 0)
 
 /* Root mean square of the difference over that of the CPU's values: an error of structure shows here, whatever the
  * largest rounding error is. Poison is left out. */

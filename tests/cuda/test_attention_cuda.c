@@ -1,13 +1,29 @@
-/* CUDA attention against the CPU's: masks, grouped heads, strided rows, sizes off every tile. f32 and odd heads take the
- * SIMT kernels, bf16 heads of whole chunks the tensor cores, whose probabilities are rounded to bf16: there the largest
- * error is bounded loosely and the root mean square tightly. */
+/* CUDA attention against the CPU's: masks, grouped heads, strided rows, sizes off every tile. f32 and odd heads take
+ * the SIMT kernels, bf16 heads of whole chunks the tensor cores, whose probabilities are rounded to bf16: there the
+ * largest error is bounded loosely and the root mean square tightly. */
 #include "pairs.h"
 
-static const struct shape { int64_t B, S, H, KV, d, chunk; int docs; int64_t gap; } shapes[] = {
-    {1, 1, 1, 1, 8, 0, 0, 0},     {3, 7, 2, 2, 2, 3, 0, 0},      {1, 65, 2, 1, 6, 0, 1, 3},    {2, 33, 4, 2, 24, 0, 1, 8},
-    {1, 64, 2, 1, 64, 16, 0, 8},  {1, 130, 4, 2, 64, 0, 0, 0},   {2, 97, 4, 4, 64, 40, 1, 8},  {1, 200, 4, 2, 128, 0, 1, 0},
-    {1, 291, 3, 1, 16, 100, 1, 0}, {1, 513, 2, 2, 128, 0, 0, 8}, {1, 260, 2, 1, 80, 96, 0, 0}, {1, 150, 5, 1, 128, 0, 2, 0},
-    {1, 100, 2, 1, 256, 0, 0, 0}, {2, 70, 2, 2, 136, 48, 1, 8},  {1, 400, 1, 1, 64, 128, 2, 0}, {1, 129, 2, 1, 128, 1, 0, 0},
+static const struct shape {
+    int64_t B, S, H, KV, d, chunk;
+    int docs;
+    int64_t gap;
+} shapes[] = {
+    {1, 1, 1, 1, 8, 0, 0, 0},
+    {3, 7, 2, 2, 2, 3, 0, 0},
+    {1, 65, 2, 1, 6, 0, 1, 3},
+    {2, 33, 4, 2, 24, 0, 1, 8},
+    {1, 64, 2, 1, 64, 16, 0, 8},
+    {1, 130, 4, 2, 64, 0, 0, 0},
+    {2, 97, 4, 4, 64, 40, 1, 8},
+    {1, 200, 4, 2, 128, 0, 1, 0},
+    {1, 291, 3, 1, 16, 100, 1, 0},
+    {1, 513, 2, 2, 128, 0, 0, 8},
+    {1, 260, 2, 1, 80, 96, 0, 0},
+    {1, 150, 5, 1, 128, 0, 2, 0},
+    {1, 100, 2, 1, 256, 0, 0, 0},
+    {2, 70, 2, 2, 136, 48, 1, 8},
+    {1, 400, 1, 1, 64, 128, 2, 0},
+    {1, 129, 2, 1, 128, 1, 0, 0},
 };
 
 /* docs 1: falling and rising numbers, a stranger among them; 2: documents of 64 and some positions, so that whole tiles
@@ -19,28 +35,55 @@ static int32_t document(const struct shape *s, int64_t t) {
 
 static void check_shape(const struct shape *s, int32_t dtype) {
     const int64_t T = s->B * s->S, ls = (s->H + 2 * s->KV) * s->d + s->gap, o_ls = s->H * s->d + s->gap;
-    const size_t e = mx8_get_dtype_size(dtype), k_at = (size_t)(s->H * s->d) * e, v_at = k_at + (size_t)(s->KV * s->d) * e;
+    const size_t e = mx8_get_dtype_size(dtype), k_at = (size_t)(s->H * s->d) * e,
+                 v_at = k_at + (size_t)(s->KV * s->d) * e;
     char what[120];
-    snprintf(what, sizeof what, "%s, B %d, S %d, H %d, KV %d, d %d, chunk %d, docs %d", mx8_get_dtype_name(dtype), (int)s->B, (int)s->S,
-        (int)s->H, (int)s->KV, (int)s->d, (int)s->chunk, s->docs);
+    snprintf(what, sizeof what, "%s, B %d, S %d, H %d, KV %d, d %d, chunk %d, docs %d", mx8_get_dtype_name(dtype),
+        (int)s->B, (int)s->S, (int)s->H, (int)s->KV, (int)s->d, (int)s->chunk, s->docs);
     begin_case();
-    struct pair *qkv = make_normal(dtype, T * ls, 1), *o = make_output(dtype, T * o_ls), *lse = make_output(MX8_F32, T * s->H);
-    struct pair *dout = make_normal(dtype, T * o_ls, 1), *dqkv = make_output(dtype, T * ls), *doc = s->docs ? make_output(MX8_I32, T) : NULL;
+    struct pair *qkv = make_normal(dtype, T * ls, 1), *o = make_output(dtype, T * o_ls),
+                *lse = make_output(MX8_F32, T * s->H);
+    struct pair *dout = make_normal(dtype, T * o_ls, 1), *dqkv = make_output(dtype, T * ls),
+                *doc = s->docs ? make_output(MX8_I32, T) : NULL;
     for (int64_t t = 0; doc && t < T; t++) set_value(doc, t, document(s, t));
     struct mx8_attention_job j[SIDES];
     for (int side = CPU; side < SIDES; side++) {
         char *q = side_of(qkv, side), *dq = side_of(dqkv, side);
-        j[side] = (struct mx8_attention_job){.T = T, .S = s->S, .H = s->H, .KV = s->KV, .d = s->d, .dtype = dtype,
-            .scale = 1.0f / sqrtf((float)s->d), .chunk = s->chunk, .doc = side_of(doc, side), .q = q, .k = q + k_at, .v = q + v_at, .q_ls = ls,
-            .k_ls = ls, .v_ls = ls, .o_ls = o_ls, .o = side_of(o, side), .lse = side_of(lse, side), .dout = side_of(dout, side), .dq = dq,
-            .dk = dq + k_at, .dv = dq + v_at, .do_ls = o_ls, .dq_ls = ls, .dk_ls = ls, .dv_ls = ls};
+        j[side] = (struct mx8_attention_job){.T = T,
+            .S = s->S,
+            .H = s->H,
+            .KV = s->KV,
+            .d = s->d,
+            .dtype = dtype,
+            .scale = 1.0f / sqrtf((float)s->d),
+            .chunk = s->chunk,
+            .doc = side_of(doc, side),
+            .q = q,
+            .k = q + k_at,
+            .v = q + v_at,
+            .q_ls = ls,
+            .k_ls = ls,
+            .v_ls = ls,
+            .o_ls = o_ls,
+            .o = side_of(o, side),
+            .lse = side_of(lse, side),
+            .dout = side_of(dout, side),
+            .dq = dq,
+            .dk = dq + k_at,
+            .dv = dq + v_at,
+            .do_ls = o_ls,
+            .dq_ls = ls,
+            .dk_ls = ls,
+            .dv_ls = ls};
     }
     for (int backward = 0; backward < 2; backward++) {
         struct pair *space = make_space(cpu.k->attention_workspace(&j[CPU], backward, cpu.threads),
             cuda.exec.k->attention_workspace(&j[CUDA], backward, 1));
         for (int side = CPU; side < SIDES; side++) j[side].workspace = side_of(space, side);
-        if (!backward) RUN(attention, &j[side]);
-        else RUN(attention_backward, &j[side]);
+        if (!backward)
+            RUN(attention, &j[side]);
+        else
+            RUN(attention_backward, &j[side]);
         const double rough = dtype == MX8_BF16 ? 0.03 : 3e-5;
         CLOSE(what, lse, 1e-6, 1e-4);
         CLOSE(what, backward ? dqkv : o, 1e-5, rough);
@@ -70,6 +113,7 @@ static void test_no_tokens(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cuda_unit_test(test_f32), cuda_unit_test(test_bf16), cuda_unit_test(test_no_tokens)};
+    const struct CMUnitTest tests[] = {
+        cuda_unit_test(test_f32), cuda_unit_test(test_bf16), cuda_unit_test(test_no_tokens)};
     return cmocka_run_group_tests_name("cuda attention", tests, open_both, close_both);
 }

@@ -1,9 +1,11 @@
-// Attention forward, after FlashAttention-2 (Dao 2023): a block owns a tile of queries of one head, keys and values pass by in
-// tiles, the softmax is online:
-//     m' = max(m, s), l' = l e^(m-m') + sum e^(s-m'), o' = o e^(m-m') + e^(s-m') v;   o / l and lse = m + ln l at the end.
-// Four warps of M x 16 queries each: with M = 2 a fragment of k or v serves two products, which keeps shared memory ahead
-// of the tensor cores. The keys' next tile is copied while the values are multiplied and the other way round. Tiles that the
-// causal, document or chunk mask hides whole are neither copied nor multiplied. 4 d multiplications a visible pair.
+// Attention forward, after FlashAttention-2 (Dao 2023): a block owns a tile of queries of one head, keys and values
+// pass by in tiles, the softmax is online:
+//     m' = max(m, s), l' = l e^(m-m') + sum e^(s-m'), o' = o e^(m-m') + e^(s-m') v;   o / l and lse = m + ln l at the
+//     end.
+// Four warps of M x 16 queries each: with M = 2 a fragment of k or v serves two products, which keeps shared memory
+// ahead of the tensor cores. The keys' next tile is copied while the values are multiplied and the other way round.
+// Tiles that the causal, document or chunk mask hides whole are neither copied nor multiplied. 4 d multiplications a
+// visible pair.
 #include <math.h>
 #include "attention.cuh"
 
@@ -26,16 +28,19 @@ static __device__ __forceinline__ void hide_scores(float (&s)[M][BN / 8][4], con
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
                     const int key = col + n * 8 + e;
-                    if (key > query || key < least || (m.doc && doc_at(m, key) != doc)) s[i][n][half * 2 + e] = -INFINITY;
+                    if (key > query || key < least || (m.doc && doc_at(m, key) != doc))
+                        s[i][n][half * 2 + e] = -INFINITY;
                 }
             }
         }
     }
 }
 
-// One step of the online softmax: scores become probabilities, o is rescaled. A row that has seen nothing has maximum -Inf.
+// One step of the online softmax: scores become probabilities, o is rescaled. A row that has seen nothing has maximum
+// -Inf.
 template <int M, int BN, int HD>
-static __device__ __forceinline__ void soften(float (&s)[M][BN / 8][4], float (&o)[M][HD / 8][4], struct row_state<M> &rows, float scale2) {
+static __device__ __forceinline__ void soften(
+    float (&s)[M][BN / 8][4], float (&o)[M][HD / 8][4], struct row_state<M> &rows, float scale2) {
 #pragma unroll
     for (int i = 0; i < M; i++) {
 #pragma unroll
@@ -45,7 +50,8 @@ static __device__ __forceinline__ void soften(float (&s)[M][BN / 8][4], float (&
             for (int n = 0; n < BN / 8; n++) max = fmaxf(max, fmaxf(s[i][n][half * 2], s[i][n][half * 2 + 1]));
             max = fmaxf(max, __shfl_xor_sync(0xFFFFFFFFu, max, 1));
             max = fmaxf(max, __shfl_xor_sync(0xFFFFFFFFu, max, 2));
-            const float base = max == -INFINITY ? 0.0f : max * scale2, rescale = power2(rows.max[i][half] * scale2 - base);
+            const float base = max == -INFINITY ? 0.0f : max * scale2,
+                        rescale = power2(rows.max[i][half] * scale2 - base);
             float sum = 0;
 #pragma unroll
             for (int n = 0; n < BN / 8; n++) {
@@ -68,7 +74,7 @@ static __device__ __forceinline__ void soften(float (&s)[M][BN / 8][4], float (&
 
 template <int M, int HD>
 static __device__ __forceinline__ void store_rows(const struct mx8_attention_job &j, const float (&o)[M][HD / 8][4],
-                                                  const struct row_state<M> &rows, int64_t start, int64_t h, int row) {
+    const struct row_state<M> &rows, int64_t start, int64_t h, int row) {
     const int col = (threadIdx.x & 3) * 2;
 #pragma unroll
     for (int i = 0; i < M; i++) {
@@ -85,7 +91,8 @@ static __device__ __forceinline__ void store_rows(const struct mx8_attention_job
             bf16 *to = (bf16 *)j.o + t * j.o_ls + h * j.d + col;
 #pragma unroll
             for (int n = 0; n < HD / 8; n++)
-                if (n * 8 < j.d) *(uint32_t *)(to + n * 8) = bf16_pair(o[i][n][half * 2] * inverse, o[i][n][half * 2 + 1] * inverse);
+                if (n * 8 < j.d)
+                    *(uint32_t *)(to + n * 8) = bf16_pair(o[i][n][half * 2] * inverse, o[i][n][half * 2 + 1] * inverse);
         }
     }
 }
@@ -103,7 +110,8 @@ static __global__ void __launch_bounds__(THREADS) attend(struct mx8_attention_jo
     const bf16 *k = (const bf16 *)j.k + start * j.k_ls + kv * j.d, *v = (const bf16 *)j.v + start * j.v_ls + kv * j.d;
     const int d = (int)j.d, end = min(query + BM, m.S), warp_query = query + warp * M * 16, row = warp_query + lane / 4;
     const int2 queries = range_at(m, query, BM);
-    const uint32_t q_lane = lane_of_a<HD>(q_tile) + warp * M * 16 * HD * 2, k_lane = lane_of_b<HD>(k_tile), v_lane = lane_of_transposed<HD>(v_tile);
+    const uint32_t q_lane = lane_of_a<HD>(q_tile) + warp * M * 16 * HD * 2, k_lane = lane_of_b<HD>(k_tile),
+                   v_lane = lane_of_transposed<HD>(v_tile);
     const float scale2 = j.scale * LOG2E;
 
     float o[M][HD / 8][4] = {};
@@ -166,7 +174,8 @@ static __global__ void __launch_bounds__(THREADS) attend(struct mx8_attention_jo
     store_rows<M, HD>(j, o, rows, start, h, row);
 }
 
-template <int HD, int M, int BN> static enum mx8_status launch_forward(const struct mx8_exec *x, const struct mx8_attention_job *j, const int2 *ranges) {
+template <int HD, int M, int BN>
+static enum mx8_status launch_forward(const struct mx8_exec *x, const struct mx8_attention_job *j, const int2 *ranges) {
     constexpr int BM = WARPS * M * 16, bytes = (BM + 2 * BN) * HD * 2;
     CUDA_TRY(cudaFuncSetAttribute(attend<HD, M, BN>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "attention");
     const int64_t blocks = j->T / j->S * j->H * ceil_div(j->S, BM);
@@ -196,7 +205,8 @@ size_t cuda_attention_workspace(const struct mx8_attention_job *j, int32_t backw
 static __global__ void find_ranges(const int32_t *doc, int2 *ranges, int64_t S, int64_t count) {
     const int64_t entry = (int64_t)blockIdx.x * WARPS + (threadIdx.x >> 5), per_sequence = (S + RANGE - 1) / RANGE;
     if (entry >= count) return;
-    const int64_t sequence = entry / per_sequence, first = entry % per_sequence * RANGE, end = first + RANGE < S ? first + RANGE : S;
+    const int64_t sequence = entry / per_sequence, first = entry % per_sequence * RANGE,
+                  end = first + RANGE < S ? first + RANGE : S;
     int least = 0x7FFFFFFF, largest = -0x7FFFFFFF - 1;
     for (int64_t i = first + (threadIdx.x & 31); i < end; i += 32) {
         const int at = doc[sequence * S + i];

@@ -1,11 +1,12 @@
 // Attention backward. Probabilities are recomputed from the saved log-sum-exp; with delta = sum(dout * o) of a row,
 //     p = e^(s - lse), dp = dout v^T, ds = p (dp - delta);   dv = p^T dout, dk = scale ds^T q, dq = scale ds k.
-// Two kernels, as on the CPU: a block owns keys and sees every head of the group and every tile of queries that the mask
-// lets by, in order, for dk and dv; then a block owns queries for dq. That recomputes s and dp once more (7 products instead
-// of 5), and in exchange nothing is shared, nothing atomic, and every sum has one order. Each warp owns 16 rows; the first
-// kernel works on transposed scores (keys x queries), so that in both what came out of the first products is, rounded to
-// bf16, the left operand of the second ones without leaving the registers. With d <= 128 a warp's own rows (k and v, or q
-// and dout) stay in registers as well (KEPT). The other side's tiles are copied one turn ahead.
+// Two kernels, as on the CPU: a block owns keys and sees every head of the group and every tile of queries that the
+// mask lets by, in order, for dk and dv; then a block owns queries for dq. That recomputes s and dp once more (7
+// products instead of 5), and in exchange nothing is shared, nothing atomic, and every sum has one order. Each warp
+// owns 16 rows; the first kernel works on transposed scores (keys x queries), so that in both what came out of the
+// first products is, rounded to bf16, the left operand of the second ones without leaving the registers. With d <= 128
+// a warp's own rows (k and v, or q and dout) stay in registers as well (KEPT). The other side's tiles are copied one
+// turn ahead.
 #include "attention.cuh"
 
 using namespace attention;
@@ -18,7 +19,8 @@ template <int HD> static __device__ __forceinline__ void load_rows(uint32_t (&a)
 
 // c (16 x 8 N) += a b^T: a from registers, or from the tile at a_lane; b the 8 N rows of a tile from b_lane on.
 template <int HD, int N, bool KEPT>
-static __device__ __forceinline__ void multiply_rows(float (&c)[N][4], const uint32_t (&kept)[KEPT ? HD / 16 : 1][4], uint32_t a_lane, uint32_t b_lane) {
+static __device__ __forceinline__ void multiply_rows(
+    float (&c)[N][4], const uint32_t (&kept)[KEPT ? HD / 16 : 1][4], uint32_t a_lane, uint32_t b_lane) {
 #pragma unroll
     for (int step = 0; step < HD / 16; step++) {
         uint32_t a[4], b[4];
@@ -37,9 +39,11 @@ static __device__ __forceinline__ void multiply_rows(float (&c)[N][4], const uin
     }
 }
 
-// sum (16 x OD) += the 16 x 16 block (left, right), rounded to bf16, times 16 rows of a tile, columns 16 * first_step and on.
+// sum (16 x OD) += the 16 x 16 block (left, right), rounded to bf16, times 16 rows of a tile, columns 16 * first_step
+// and on.
 template <int HD, int OD>
-static __device__ __forceinline__ void add_product(float (&sum)[OD / 8][4], const float (&left)[4], const float (&right)[4], uint32_t lane_address, int first_step) {
+static __device__ __forceinline__ void add_product(
+    float (&sum)[OD / 8][4], const float (&left)[4], const float (&right)[4], uint32_t lane_address, int first_step) {
     uint32_t a[4];
     as_operand(a, left, right);
 #pragma unroll
@@ -51,27 +55,33 @@ static __device__ __forceinline__ void add_product(float (&sum)[OD / 8][4], cons
     }
 }
 
-// 16 rows of results; `to` is this lane's first element of the first row, of which `rows` exist from this lane's row on.
+// 16 rows of results; `to` is this lane's first element of the first row, of which `rows` exist from this lane's row
+// on.
 template <int OD>
-static __device__ __forceinline__ void store_rows(bf16 *to, int64_t ls, const float (&sum)[OD / 8][4], float factor, int rows, int cols) {
+static __device__ __forceinline__ void store_rows(
+    bf16 *to, int64_t ls, const float (&sum)[OD / 8][4], float factor, int rows, int cols) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         if (half * 8 >= rows) break;
 #pragma unroll
         for (int n = 0; n < OD / 8; n++)
             if (n * 8 < cols)
-                *(uint32_t *)(to + half * 8 * ls + n * 8) = bf16_pair(sum[n][half * 2] * factor, sum[n][half * 2 + 1] * factor);
+                *(uint32_t *)(to + half * 8 * ls + n * 8) =
+                    bf16_pair(sum[n][half * 2] * factor, sum[n][half * 2 + 1] * factor);
     }
 }
 
 // ---- dk and dv ----
 
 // A tile of queries of one head of the group.
-struct turn { int head, query; };
+struct turn {
+    int head, query;
+};
 
 // The next turn whose queries see some of the keys; head is `group` when there is none.
 template <int BM>
-static __device__ __forceinline__ struct turn next_turn(const struct mask &m, struct turn at, int first, int end, int group, int2 keys) {
+static __device__ __forceinline__ struct turn next_turn(
+    const struct mask &m, struct turn at, int first, int end, int group, int2 keys) {
     at.query = next_tile(m, at.query, end, BM, keys);
     while (at.query >= end && ++at.head < group) at.query = next_tile(m, first, end, BM, keys);
     return at;
@@ -79,23 +89,28 @@ static __device__ __forceinline__ struct turn next_turn(const struct mask &m, st
 
 // OD of the HD columns of dk and dv, of WARPS * 16 keys, over tiles of BM queries.
 template <int HD, int OD, int BM, int WARPS, bool KEPT>
-static __global__ void __launch_bounds__(WARPS * 32) attend_keys(struct mx8_attention_job j, const float *delta, const int2 *ranges) {
+static __global__ void __launch_bounds__(WARPS * 32)
+    attend_keys(struct mx8_attention_job j, const float *delta, const int2 *ranges) {
     constexpr int BN = WARPS * 16, THREADS = WARPS * 32, TILE = BM * HD * 2, STAGE = 2 * TILE, TERMS = 2 * BM * 4;
     static_assert(!KEPT || BN <= 2 * BM, "keys and values pass through the stages");
     extern __shared__ __align__(1024) char memory[];
     const uint32_t stages = shared_address(memory), own = KEPT ? stages : stages + 2 * STAGE;
-    float *const terms = (float *)(memory + 2 * STAGE + (KEPT ? 0 : 2 * BN * HD * 2)); // of a stage: BM of lse, BM of delta
+    float *const terms =
+        (float *)(memory + 2 * STAGE + (KEPT ? 0 : 2 * BN * HD * 2)); // of a stage: BM of lse, BM of delta
     const int tiles = (int)((j.S + BN - 1) / BN), lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const int part = blockIdx.x % (HD / OD), key = (int)(blockIdx.x / (HD / OD) % tiles) * BN; // the longest first
     const int64_t head = blockIdx.x / (HD / OD) / tiles, kv = head % j.KV, start = head / j.KV * j.S;
     const struct mask m = mask_of(j, ranges, head / j.KV);
-    const int d = (int)j.d, group = (int)(j.H / j.KV), warp_key = key + warp * 16, row = warp_key + lane / 4, col = (lane & 3) * 2;
-    const int last_key = min(key + BN, m.S) - 1, first = key / BM * BM, end = m.chunk ? (int)min(first_key(m, last_key) + (int64_t)m.chunk, (int64_t)m.S) : m.S;
+    const int d = (int)j.d, group = (int)(j.H / j.KV), warp_key = key + warp * 16, row = warp_key + lane / 4,
+              col = (lane & 3) * 2;
+    const int last_key = min(key + BN, m.S) - 1, first = key / BM * BM,
+              end = m.chunk ? (int)min(first_key(m, last_key) + (int64_t)m.chunk, (int64_t)m.S) : m.S;
     const int2 keys = range_at(m, key, BN);
     const float scale2 = j.scale * LOG2E;
 
     copy_tile<HD, BN, THREADS>(own, (const bf16 *)j.k + (start + key) * j.k_ls + kv * d, j.k_ls, m.S - key, d);
-    copy_tile<HD, BN, THREADS>(own + BN * HD * 2, (const bf16 *)j.v + (start + key) * j.v_ls + kv * d, j.v_ls, m.S - key, d);
+    copy_tile<HD, BN, THREADS>(
+        own + BN * HD * 2, (const bf16 *)j.v + (start + key) * j.v_ls + kv * d, j.v_ls, m.S - key, d);
     commit_copies();
     const uint32_t k_lane = lane_of_a<HD>(own) + warp * 16 * HD * 2, v_lane = k_lane + BN * HD * 2;
     uint32_t k_kept[KEPT ? HD / 16 : 1][4], v_kept[KEPT ? HD / 16 : 1][4];
@@ -166,7 +181,8 @@ static __global__ void __launch_bounds__(WARPS * 32) attend_keys(struct mx8_atte
 
 // WARPS * 16 queries over tiles of BN keys, SUB of them at a time.
 template <int HD, int BN, int WARPS, int SUB, bool KEPT>
-static __global__ void __launch_bounds__(WARPS * 32) attend_queries(struct mx8_attention_job j, const float *delta, const int2 *ranges) {
+static __global__ void __launch_bounds__(WARPS * 32)
+    attend_queries(struct mx8_attention_job j, const float *delta, const int2 *ranges) {
     constexpr int BM = WARPS * 16, THREADS = WARPS * 32, TILE = BN * HD * 2, STAGE = 2 * TILE;
     static_assert(!KEPT || BM <= 2 * BN, "queries and gradients pass through the stages");
     extern __shared__ __align__(1024) char memory[];
@@ -175,12 +191,14 @@ static __global__ void __launch_bounds__(WARPS * 32) attend_queries(struct mx8_a
     const int query = (tiles - 1 - (int)(blockIdx.x % tiles)) * BM; // the longest first
     const int64_t head = blockIdx.x / tiles, h = head % j.H, start = head / j.H * j.S, kv = h / (j.H / j.KV);
     const struct mask m = mask_of(j, ranges, head / j.H);
-    const int d = (int)j.d, end = min(query + BM, m.S), warp_query = query + warp * 16, row = warp_query + lane / 4, col = (lane & 3) * 2;
+    const int d = (int)j.d, end = min(query + BM, m.S), warp_query = query + warp * 16, row = warp_query + lane / 4,
+              col = (lane & 3) * 2;
     const int2 queries = range_at(m, query, BM);
     const float scale2 = j.scale * LOG2E;
 
     copy_tile<HD, BM, THREADS>(own, (const bf16 *)j.q + (start + query) * j.q_ls + h * d, j.q_ls, m.S - query, d);
-    copy_tile<HD, BM, THREADS>(own + BM * HD * 2, (const bf16 *)j.dout + (start + query) * j.do_ls + h * d, j.do_ls, m.S - query, d);
+    copy_tile<HD, BM, THREADS>(
+        own + BM * HD * 2, (const bf16 *)j.dout + (start + query) * j.do_ls + h * d, j.do_ls, m.S - query, d);
     commit_copies();
     const uint32_t q_lane = lane_of_a<HD>(own) + warp * 16 * HD * 2, g_lane = q_lane + BM * HD * 2;
     uint32_t q_kept[KEPT ? HD / 16 : 1][4], g_kept[KEPT ? HD / 16 : 1][4];
@@ -201,7 +219,8 @@ static __global__ void __launch_bounds__(WARPS * 32) attend_queries(struct mx8_a
     const auto copy_keys = [&](int key, int stage) {
         const uint32_t to = stages + stage * STAGE;
         copy_tile<HD, BN, THREADS>(to, (const bf16 *)j.k + (start + key) * j.k_ls + kv * d, j.k_ls, m.S - key, d);
-        copy_tile<HD, BN, THREADS>(to + TILE, (const bf16 *)j.v + (start + key) * j.v_ls + kv * d, j.v_ls, m.S - key, d);
+        copy_tile<HD, BN, THREADS>(
+            to + TILE, (const bf16 *)j.v + (start + key) * j.v_ls + kv * d, j.v_ls, m.S - key, d);
         commit_copies();
     };
 
@@ -235,7 +254,8 @@ static __global__ void __launch_bounds__(WARPS * 32) attend_queries(struct mx8_a
             }
 #pragma unroll
             for (int s = 0; s < SUB / 16; s++)
-                add_product<HD, HD>(dq, ds[2 * s], ds[2 * s + 1], lane_of_transposed<HD>(tile) + (u + s * 16) * HD * 2, 0);
+                add_product<HD, HD>(
+                    dq, ds[2 * s], ds[2 * s + 1], lane_of_transposed<HD>(tile) + (u + s * 16) * HD * 2, 0);
         }
         key = next;
     }
@@ -261,18 +281,24 @@ template <class T, int N> static __global__ void find_row_terms(struct mx8_atten
 }
 
 template <int HD, int OD, int BM, int WARPS, bool KEPT>
-static enum mx8_status launch_keys(const struct mx8_exec *x, const struct mx8_attention_job *j, const float *delta, const int2 *ranges) {
+static enum mx8_status launch_keys(
+    const struct mx8_exec *x, const struct mx8_attention_job *j, const float *delta, const int2 *ranges) {
     constexpr int bytes = (4 * BM + (KEPT ? 0 : 2 * WARPS * 16)) * HD * 2 + 4 * BM * 4;
-    CUDA_TRY(cudaFuncSetAttribute(attend_keys<HD, OD, BM, WARPS, KEPT>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "attention_backward");
+    CUDA_TRY(
+        cudaFuncSetAttribute(attend_keys<HD, OD, BM, WARPS, KEPT>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+        "attention_backward");
     const int64_t blocks = j->T / j->S * j->KV * ceil_div(j->S, WARPS * 16) * (HD / OD);
     attend_keys<HD, OD, BM, WARPS, KEPT><<<(unsigned)blocks, WARPS * 32, bytes, stream_of(x)>>>(*j, delta, ranges);
     CUDA_LAUNCHED("attention_backward");
 }
 
 template <int HD, int BN, int WARPS, int SUB, bool KEPT>
-static enum mx8_status launch_queries(const struct mx8_exec *x, const struct mx8_attention_job *j, const float *delta, const int2 *ranges) {
+static enum mx8_status launch_queries(
+    const struct mx8_exec *x, const struct mx8_attention_job *j, const float *delta, const int2 *ranges) {
     constexpr int bytes = (4 * BN + (KEPT ? 0 : 2 * WARPS * 16)) * HD * 2;
-    CUDA_TRY(cudaFuncSetAttribute(attend_queries<HD, BN, WARPS, SUB, KEPT>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "attention_backward");
+    CUDA_TRY(cudaFuncSetAttribute(
+                 attend_queries<HD, BN, WARPS, SUB, KEPT>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+        "attention_backward");
     const int64_t blocks = j->T / j->S * j->H * ceil_div(j->S, WARPS * 16);
     attend_queries<HD, BN, WARPS, SUB, KEPT><<<(unsigned)blocks, WARPS * 32, bytes, stream_of(x)>>>(*j, delta, ranges);
     CUDA_LAUNCHED("attention_backward");
@@ -282,10 +308,13 @@ enum mx8_status cuda_attention_backward(const struct mx8_exec *x, const struct m
     if (j->T == 0 || j->H * j->d == 0) return MX8_OK;
     float *const delta = (float *)j->workspace;
     int2 *const ranges = (int2 *)((char *)j->workspace + delta_bytes(j));
-    const bool fast = is_fast(j) && rows_fit(j->dout, j->do_ls) && rows_fit(j->dq, j->dq_ls) && rows_fit(j->dk, j->dk_ls) && rows_fit(j->dv, j->dv_ls);
+    const bool fast = is_fast(j) && rows_fit(j->dout, j->do_ls) && rows_fit(j->dq, j->dq_ls) &&
+                      rows_fit(j->dk, j->dk_ls) && rows_fit(j->dv, j->dv_ls);
     const unsigned blocks = blocks_for(j->T * j->H, 4, 0x7FFFFFFF);
-    if (fast) find_row_terms<bf16, WIDE><<<blocks, 128, 0, stream_of(x)>>>(*j, delta);
-    else BY_TYPE(j->dtype, T, find_row_terms<T, 1><<<blocks, 128, 0, stream_of(x)>>>(*j, delta));
+    if (fast)
+        find_row_terms<bf16, WIDE><<<blocks, 128, 0, stream_of(x)>>>(*j, delta);
+    else
+        BY_TYPE(j->dtype, T, find_row_terms<T, 1><<<blocks, 128, 0, stream_of(x)>>>(*j, delta));
     CUDA_TRY(cudaGetLastError(), "attention_backward");
     if (!fast) return simt_backward(x, j, delta);
     enum mx8_status status = make_ranges(x, j, ranges);

@@ -54,8 +54,10 @@ static __global__ void add_partials(float *out, int accumulate, const float *par
     out[c] = accumulate ? out[c] + (float)sum : (float)sum;
 }
 
-enum mx8_status cuda_add_partials(const struct mx8_exec *x, float *out, int accumulate, const float *partial, int64_t rows, int64_t cols) {
-    add_partials<<<blocks_for(cols, 32, 0x7FFFFFFF), dim3(32, PARTIAL_LANES), 0, stream_of(x)>>>(out, accumulate, partial, rows, cols);
+enum mx8_status cuda_add_partials(
+    const struct mx8_exec *x, float *out, int accumulate, const float *partial, int64_t rows, int64_t cols) {
+    add_partials<<<blocks_for(cols, 32, 0x7FFFFFFF), dim3(32, PARTIAL_LANES), 0, stream_of(x)>>>(
+        out, accumulate, partial, rows, cols);
     CUDA_LAUNCHED("column sums");
 }
 
@@ -65,7 +67,7 @@ enum mx8_status cuda_sum_columns(const struct mx8_exec *x, const struct column_s
     const int64_t slabs = partial_rows(x, wanted < MAX_SLABS ? wanted : MAX_SLABS, s->cols);
     if (slabs < 1)
         return CUDA_FAIL(MX8_UNSUPPORTED, "cuda colsum: N is %lld, expected at most %lld", (long long)s->cols,
-                         (long long)(x->scratch_bytes / sizeof(float)));
+            (long long)(x->scratch_bytes / sizeof(float)));
     float *partial = (float *)x->scratch;
     const bool wide = s->cols % WIDE == 0 && s->ls % WIDE == 0 && is_aligned(s->a) && is_aligned(s->b);
     const int64_t slab_rows = ceil_div(s->rows, slabs);
@@ -79,8 +81,13 @@ enum mx8_status cuda_sum_columns(const struct mx8_exec *x, const struct column_s
 
 enum mx8_status cuda_colsum(const struct mx8_exec *x, const struct mx8_colsum_job *j) {
     struct column_sum s = {};
-    s.out = j->out; s.accumulate = j->accumulate; s.a = j->x; s.dtype = j->dtype;
-    s.rows = j->M; s.cols = j->N; s.ls = j->ls;
+    s.out = j->out;
+    s.accumulate = j->accumulate;
+    s.a = j->x;
+    s.dtype = j->dtype;
+    s.rows = j->M;
+    s.cols = j->N;
+    s.ls = j->ls;
     s.last_end = j->n_groups > 0 ? j->offsets + j->n_groups - 1 : NULL;
     return cuda_sum_columns(x, &s);
 }

@@ -1,22 +1,30 @@
-// Elementwise kernels: add, cast, scale, and the search for values that are not finite. Memory is the limit: two reads and
-// a write, one of each, one in place, one read. The wide kernel takes all whole packs of an aligned array, a second
+// Elementwise kernels: add, cast, scale, and the search for values that are not finite. Memory is the limit: two reads
+// and a write, one of each, one in place, one read. The wide kernel takes all whole packs of an aligned array, a second
 // launch of the scalar one the up to seven elements behind them (or everything, when the array is not aligned).
 #include "model.cuh"
 
 enum { THREADS = 256 };
 
 // Packs of N at `first`: thread i of the grid takes pack i, i + threads of the grid, ...
-#define FOR_EACH_PACK(i, packs) \
+#define FOR_EACH_PACK(i, packs)                                                                                        \
     for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < (packs); i += (int64_t)gridDim.x * blockDim.x)
 
-static int64_t wide_length(int64_t n, bool aligned) { return aligned ? n / WIDE * WIDE : 0; }
+static int64_t wide_length(int64_t n, bool aligned) {
+    return aligned ? n / WIDE * WIDE : 0;
+}
 
 // Launches kernel<..., WIDE> over [0, whole) and kernel<..., 1> over [whole, n); the kernels take (first, packs, ...).
-#define LAUNCH(kernel, x, n, whole, ...)                                                                       \
-    do {                                                                                                       \
-        const int64_t whole_ = (whole);                                                                        \
-        if (whole_ > 0) { constexpr int N = WIDE; kernel<<<blocks_for(whole_ / N, THREADS), THREADS, 0, stream_of(x)>>>(0, whole_ / N, __VA_ARGS__); } \
-        if (whole_ < (n)) { constexpr int N = 1; kernel<<<blocks_for((n) - whole_, THREADS), THREADS, 0, stream_of(x)>>>(whole_, (n) - whole_, __VA_ARGS__); } \
+#define LAUNCH(kernel, x, n, whole, ...)                                                                               \
+    do {                                                                                                               \
+        const int64_t whole_ = (whole);                                                                                \
+        if (whole_ > 0) {                                                                                              \
+            constexpr int N = WIDE;                                                                                    \
+            kernel<<<blocks_for(whole_ / N, THREADS), THREADS, 0, stream_of(x)>>>(0, whole_ / N, __VA_ARGS__);         \
+        }                                                                                                              \
+        if (whole_ < (n)) {                                                                                            \
+            constexpr int N = 1;                                                                                       \
+            kernel<<<blocks_for((n)-whole_, THREADS), THREADS, 0, stream_of(x)>>>(whole_, (n)-whole_, __VA_ARGS__);    \
+        }                                                                                                              \
     } while (0)
 
 template <class T, int N> static __global__ void add_packs(int64_t first, int64_t packs, T *y, const T *a, const T *b) {
@@ -40,11 +48,14 @@ template <class Y, class A, int N> static __global__ void cast_packs(int64_t fir
     FOR_EACH_PACK(i, packs) store(y + first + i * N, load<N>(a + first + i * N));
 }
 
-enum mx8_status cuda_cast(const struct mx8_exec *x, void *y, int32_t y_dtype, const void *a, int32_t a_dtype, int64_t n) {
+enum mx8_status cuda_cast(
+    const struct mx8_exec *x, void *y, int32_t y_dtype, const void *a, int32_t a_dtype, int64_t n) {
     if (n == 0) return MX8_OK;
     const int64_t whole = wide_length(n, is_aligned(y) && is_aligned(a));
     if (y_dtype == a_dtype)
-        CUDA_TRY(cudaMemcpyAsync(y, a, (size_t)n * (y_dtype == MX8_BF16 ? 2 : 4), cudaMemcpyDeviceToDevice, stream_of(x)), "cast");
+        CUDA_TRY(
+            cudaMemcpyAsync(y, a, (size_t)n * (y_dtype == MX8_BF16 ? 2 : 4), cudaMemcpyDeviceToDevice, stream_of(x)),
+            "cast");
     else if (y_dtype == MX8_BF16)
         LAUNCH((cast_packs<bf16, float, N>), x, n, whole, (bf16 *)y, (const float *)a);
     else
@@ -52,7 +63,8 @@ enum mx8_status cuda_cast(const struct mx8_exec *x, void *y, int32_t y_dtype, co
     CUDA_LAUNCHED("cast");
 }
 
-template <int N> static __global__ void scale_packs(int64_t first, int64_t packs, float *y, const float *factor, float value) {
+template <int N>
+static __global__ void scale_packs(int64_t first, int64_t packs, float *y, const float *factor, float value) {
     const float by = factor ? *factor : value;
     FOR_EACH_PACK(i, packs) {
         pack<N> v = load<N>(y + first + i * N);
@@ -68,7 +80,8 @@ enum mx8_status cuda_scale(const struct mx8_exec *x, float *y, const float *fact
 }
 
 // Whoever finds one writes the same 1.
-template <class T, int N> static __global__ void find_not_finite(int64_t first, int64_t packs, int32_t *flag, const T *a) {
+template <class T, int N>
+static __global__ void find_not_finite(int64_t first, int64_t packs, int32_t *flag, const T *a) {
     bool found = false;
     FOR_EACH_PACK(i, packs) {
         const pack<N> v = load<N>(a + first + i * N);

@@ -1,14 +1,16 @@
 // Cross entropy over rows of logits: loss = log(sum(exp(l - max))) + max - l[target]; in place, the gradient
-// (exp(l - max) / sum - onehot) * scale. One block of 1024 threads a row, one block an SM: each thread keeps a running maximum
-// and the sum that belongs to it (online softmax), then the row is read again, backwards, because its end is still in the
-// second-level cache (132 rows of 202,048 bf16 logits are 53 MB). 6 bytes a logit with grad, 2 without.
+// (exp(l - max) / sum - onehot) * scale. One block of 1024 threads a row, one block an SM: each thread keeps a running
+// maximum and the sum that belongs to it (online softmax), then the row is read again, backwards, because its end is
+// still in the second-level cache (132 rows of 202,048 bf16 logits are 53 MB). 6 bytes a logit with grad, 2 without.
 #include <math.h>
 #include <float.h>
 #include "model.cuh"
 
 enum { THREADS = 1024, AHEAD = 4 };
 
-struct running { float max, sum; }; // max starts finite: exp(max - max) must not be NaN where nothing was seen
+struct running {
+    float max, sum;
+}; // max starts finite: exp(max - max) must not be NaN where nothing was seen
 
 template <class T, int N> static __device__ __forceinline__ void see(struct running &r, const pack<N> &l) {
     float max = r.max;
@@ -49,7 +51,8 @@ template <class T, int N> static __device__ __forceinline__ void write_gradient(
     store(l, v);
 }
 
-template <class T, int N> static __global__ void __launch_bounds__(THREADS, 1) cross_entropy_rows(struct mx8_cross_entropy_job j) {
+template <class T, int N>
+static __global__ void __launch_bounds__(THREADS, 1) cross_entropy_rows(struct mx8_cross_entropy_job j) {
     __shared__ float parts[32];
     const int64_t V = j.V, packs = V / N, rest = packs * N + threadIdx.x;
     for (int64_t t = blockIdx.x; t < j.T; t += gridDim.x) {
@@ -73,14 +76,15 @@ template <class T, int N> static __global__ void __launch_bounds__(THREADS, 1) c
         for (int64_t i = packs - 1 - threadIdx.x; i >= 0; i -= THREADS) write_gradient<T, N>(l + i * N, r.max, factor);
         __syncthreads();
         if (threadIdx.x == 0)
-            store(l + target, pack<1>{(float)((exp((double)hit - (double)r.max) / (double)r.sum - 1.0) * (double)j.scale)});
+            store(l + target,
+                pack<1>{(float)((exp((double)hit - (double)r.max) / (double)r.sum - 1.0) * (double)j.scale)});
     }
 }
 
 enum mx8_status cuda_cross_entropy(const struct mx8_exec *x, const struct mx8_cross_entropy_job *j) {
     if (j->T == 0) return MX8_OK;
     const bool wide = is_aligned(j->logits) && j->ls % WIDE == 0;
-    BY_TYPE(j->dtype, T, BY_WIDTH(wide, N,
-        cross_entropy_rows<T, N><<<row_blocks(j->T), THREADS, 0, stream_of(x)>>>(*j)));
+    BY_TYPE(
+        j->dtype, T, BY_WIDTH(wide, N, cross_entropy_rows<T, N><<<row_blocks(j->T), THREADS, 0, stream_of(x)>>>(*j)));
     CUDA_LAUNCHED("cross_entropy");
 }

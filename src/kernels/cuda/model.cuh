@@ -9,8 +9,12 @@ enum { WIDE = 8 }; // elements of a wide pack: one 16-byte access of bf16, two o
 
 template <int N> struct pack { float v[N]; };
 
-__device__ __forceinline__ float bf16_low(uint32_t two) { return __uint_as_float(two << 16); }
-__device__ __forceinline__ float bf16_high(uint32_t two) { return __uint_as_float(two & 0xFFFF0000u); }
+__device__ __forceinline__ float bf16_low(uint32_t two) {
+    return __uint_as_float(two << 16);
+}
+__device__ __forceinline__ float bf16_high(uint32_t two) {
+    return __uint_as_float(two & 0xFFFF0000u);
+}
 __device__ __forceinline__ uint32_t bf16_pair(float low, float high) {
     uint32_t r;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
@@ -25,7 +29,10 @@ template <int N> __device__ __forceinline__ pack<N> load(const float *p) {
 #pragma unroll
         for (int i = 0; i < N; i += 4) {
             float4 f = *(const float4 *)(p + i);
-            r.v[i] = f.x; r.v[i + 1] = f.y; r.v[i + 2] = f.z; r.v[i + 3] = f.w;
+            r.v[i] = f.x;
+            r.v[i + 1] = f.y;
+            r.v[i + 2] = f.z;
+            r.v[i + 3] = f.w;
         }
     }
     return r;
@@ -37,8 +44,10 @@ template <int N> __device__ __forceinline__ pack<N> load(const bf16 *p) {
         r.v[0] = __bfloat162float(*p);
     } else {
         uint32_t u[N / 2];
-        if constexpr (N == 8) *(uint4 *)u = *(const uint4 *)p;
-        else *(uint2 *)u = *(const uint2 *)p;
+        if constexpr (N == 8)
+            *(uint4 *)u = *(const uint4 *)p;
+        else
+            *(uint2 *)u = *(const uint2 *)p;
 #pragma unroll
         for (int i = 0; i < N; i += 2) {
             r.v[i] = bf16_low(u[i / 2]);
@@ -64,20 +73,34 @@ template <int N> __device__ __forceinline__ void store(bf16 *p, const pack<N> &a
         uint32_t u[N / 2];
 #pragma unroll
         for (int i = 0; i < N; i += 2) u[i / 2] = bf16_pair(a.v[i], a.v[i + 1]);
-        if constexpr (N == 8) *(uint4 *)p = *(const uint4 *)u;
-        else *(uint2 *)p = *(const uint2 *)u;
+        if constexpr (N == 8)
+            *(uint4 *)p = *(const uint4 *)u;
+        else
+            *(uint2 *)p = *(const uint2 *)u;
     }
 }
 
 // What storing as T and loading again gives.
-__device__ __forceinline__ float round_as(float v, const float *) { return v; }
-__device__ __forceinline__ float round_as(float v, const bf16 *) { return __bfloat162float(__float2bfloat16_rn(v)); }
+__device__ __forceinline__ float round_as(float v, const float *) {
+    return v;
+}
+__device__ __forceinline__ float round_as(float v, const bf16 *) {
+    return __bfloat162float(__float2bfloat16_rn(v));
+}
 
 // e^x where a bf16 result hides the error of the fast instruction (2^-21), and where it must be good to the last place.
-__device__ __forceinline__ float exp_for(float x, const float *) { return expf(x); }
-__device__ __forceinline__ float exp_for(float x, const bf16 *) { return __expf(x); }
-__device__ __forceinline__ float sigmoid_for(float x, const float *) { return 1.0f / (1.0f + expf(-x)); }
-__device__ __forceinline__ float sigmoid_for(float x, const bf16 *) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
+__device__ __forceinline__ float exp_for(float x, const float *) {
+    return expf(x);
+}
+__device__ __forceinline__ float exp_for(float x, const bf16 *) {
+    return __expf(x);
+}
+__device__ __forceinline__ float sigmoid_for(float x, const float *) {
+    return 1.0f / (1.0f + expf(-x));
+}
+__device__ __forceinline__ float sigmoid_for(float x, const bf16 *) {
+    return __fdividef(1.0f, 1.0f + __expf(-x));
+}
 
 // ---- sums: a butterfly, so every lane ends with the same bits ----
 
@@ -117,20 +140,36 @@ static inline int row_threads(int64_t items) {
     return (int)((each + 31) / 32 * 32);
 }
 // One block a row; kernels stride over what is left.
-static inline unsigned row_blocks(int64_t rows) { return (unsigned)(rows < 0x7FFFFFFF ? rows : 0x7FFFFFFF); }
-static inline bool is_aligned(const void *p) { return ((uintptr_t)p & 15) == 0; }
-static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static inline unsigned row_blocks(int64_t rows) {
+    return (unsigned)(rows < 0x7FFFFFFF ? rows : 0x7FFFFFFF);
+}
+static inline bool is_aligned(const void *p) {
+    return ((uintptr_t)p & 15) == 0;
+}
+static inline int64_t ceil_div(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
 
 // Run the statement with T the type of a dtype, with N the width of a pack.
-#define BY_TYPE(dtype, T, ...)                           \
-    do {                                                 \
-        if ((dtype) == MX8_BF16) { typedef bf16 T; __VA_ARGS__; } \
-        else { typedef float T; __VA_ARGS__; }           \
+#define BY_TYPE(dtype, T, ...)                                                                                         \
+    do {                                                                                                               \
+        if ((dtype) == MX8_BF16) {                                                                                     \
+            typedef bf16 T;                                                                                            \
+            __VA_ARGS__;                                                                                               \
+        } else {                                                                                                       \
+            typedef float T;                                                                                           \
+            __VA_ARGS__;                                                                                               \
+        }                                                                                                              \
     } while (0)
-#define BY_WIDTH(wide, N, ...)                           \
-    do {                                                 \
-        if (wide) { constexpr int N = WIDE; __VA_ARGS__; } \
-        else { constexpr int N = 1; __VA_ARGS__; }       \
+#define BY_WIDTH(wide, N, ...)                                                                                         \
+    do {                                                                                                               \
+        if (wide) {                                                                                                    \
+            constexpr int N = WIDE;                                                                                    \
+            __VA_ARGS__;                                                                                               \
+        } else {                                                                                                       \
+            constexpr int N = 1;                                                                                       \
+            __VA_ARGS__;                                                                                               \
+        }                                                                                                              \
     } while (0)
 
 // ---- colsum.cu: sums down columns ----
@@ -141,10 +180,18 @@ static inline int64_t partial_rows(const struct mx8_exec *x, int64_t wanted, int
     return wanted < room ? wanted : room;
 }
 // out (cols) [+]= the sum of `rows` rows of partial (rows, cols), in order, in double.
-enum mx8_status cuda_add_partials(const struct mx8_exec *x, float *out, int accumulate, const float *partial, int64_t rows, int64_t cols);
-// out [+]= sum over rows of a, or of a * (b * factor[row]) when b is given; only rows before *last_end when that is given.
+enum mx8_status cuda_add_partials(
+    const struct mx8_exec *x, float *out, int accumulate, const float *partial, int64_t rows, int64_t cols);
+// out [+]= sum over rows of a, or of a * (b * factor[row]) when b is given; only rows before *last_end when that is
+// given.
 struct column_sum {
-    float *out; int accumulate; const void *a, *b; const float *factor; int64_t rows, cols, ls; int32_t dtype; const int32_t *last_end;
+    float *out;
+    int accumulate;
+    const void *a, *b;
+    const float *factor;
+    int64_t rows, cols, ls;
+    int32_t dtype;
+    const int32_t *last_end;
 };
 enum mx8_status cuda_sum_columns(const struct mx8_exec *x, const struct column_sum *s);
 
@@ -153,7 +200,10 @@ enum mx8_status cuda_sum_columns(const struct mx8_exec *x, const struct column_s
 // Item i has key min(keys[i] as unsigned, limit) and value values[i] (i itself when NULL); it moves to the place p that
 // its digit (key >> shift) & mask gives it. Every output may be NULL; ends (bins) are cumulative.
 struct sort_pass {
-    const int32_t *keys, *values; int64_t n; uint32_t limit, mask; int shift, bins;
+    const int32_t *keys, *values;
+    int64_t n;
+    uint32_t limit, mask;
+    int shift, bins;
     int32_t *out_keys, *out_values, *positions, *ends;
 };
 enum { MAX_BINS = 1024 };

@@ -30,14 +30,16 @@ template <int N> __device__ __forceinline__ float dot(const pack<N> &a, const pa
     return sum;
 }
 
-template <class T, class W, int N> __device__ __forceinline__ void store_norm(T *y, const W *w, pack<N> v, float rstd, int64_t at) {
+template <class T, class W, int N>
+__device__ __forceinline__ void store_norm(T *y, const W *w, pack<N> v, float rstd, int64_t at) {
     const pack<N> by = load<N>(w + at);
 #pragma unroll
     for (int i = 0; i < N; i++) v.v[i] = v.v[i] * rstd * by.v[i];
     store(y + at, v);
 }
 
-template <class T, class W, int N, bool KEPT> static __global__ void __launch_bounds__(MAX_THREADS) norm_rows(struct mx8_rmsnorm_job j) {
+template <class T, class W, int N, bool KEPT>
+static __global__ void __launch_bounds__(MAX_THREADS) norm_rows(struct mx8_rmsnorm_job j) {
     __shared__ float parts[32];
     const int64_t items = j.D / N;
     const W *w = (const W *)j.w;
@@ -73,7 +75,8 @@ template <class T, class W, int N, bool KEPT> static __global__ void __launch_bo
                 store_norm<T, W, N>(y, w, kept[p], rstd, i * N);
             }
         } else {
-            for (int64_t i = threadIdx.x; i < items; i += blockDim.x) { // from sum where there is one: it may have replaced x
+            for (int64_t i = threadIdx.x; i < items;
+                 i += blockDim.x) { // from sum where there is one: it may have replaced x
                 const pack<N> v = sum ? load<N>(sum + i * N) : load_sum<T, N>(x, add, i * N);
                 store_norm<T, W, N>(y, w, v, rstd, i * N);
             }
@@ -83,18 +86,22 @@ template <class T, class W, int N, bool KEPT> static __global__ void __launch_bo
 
 enum mx8_status cuda_rmsnorm(const struct mx8_exec *x, const struct mx8_rmsnorm_job *j) {
     if (j->T == 0 || j->D == 0) return MX8_OK;
-    const bool wide = j->D % WIDE == 0 && is_aligned(j->x) && is_aligned(j->add) && is_aligned(j->w) && is_aligned(j->y) && is_aligned(j->sum);
+    const bool wide = j->D % WIDE == 0 && is_aligned(j->x) && is_aligned(j->add) && is_aligned(j->w) &&
+                      is_aligned(j->y) && is_aligned(j->sum);
     const int threads = keeping_threads(wide ? j->D / WIDE : j->D, MAX_THREADS);
     BY_TYPE(j->dtype, T, BY_TYPE(j->w_dtype, W, BY_WIDTH(wide, N, {
-        if (threads) norm_rows<T, W, N, true><<<row_blocks(j->T), threads, 0, stream_of(x)>>>(*j);
-        else norm_rows<T, W, N, false><<<row_blocks(j->T), MAX_THREADS, 0, stream_of(x)>>>(*j);
+        if (threads)
+            norm_rows<T, W, N, true><<<row_blocks(j->T), threads, 0, stream_of(x)>>>(*j);
+        else
+            norm_rows<T, W, N, false><<<row_blocks(j->T), MAX_THREADS, 0, stream_of(x)>>>(*j);
     })));
     CUDA_LAUNCHED("rmsnorm");
 }
 
 // dx of one pack: g * rstd - x * along (+ dres).
 template <class T, int N>
-__device__ __forceinline__ void store_gradient(T *dx, const T *dres, const pack<N> &g, const pack<N> &x, float rstd, float along, int64_t at) {
+__device__ __forceinline__ void store_gradient(
+    T *dx, const T *dres, const pack<N> &g, const pack<N> &x, float rstd, float along, int64_t at) {
     pack<N> d;
 #pragma unroll
     for (int i = 0; i < N; i++) d.v[i] = fmaf(-x.v[i], along, g.v[i] * rstd);
@@ -106,16 +113,19 @@ __device__ __forceinline__ void store_gradient(T *dx, const T *dres, const pack<
     store(dx + at, d);
 }
 
-template <class T, class W, int N> __device__ __forceinline__ pack<N> times_weight(const pack<N> &dy, const W *w, int64_t at) {
+template <class T, class W, int N>
+__device__ __forceinline__ pack<N> times_weight(const pack<N> &dy, const W *w, int64_t at) {
     pack<N> g = load<N>(w + at);
 #pragma unroll
     for (int i = 0; i < N; i++) g.v[i] *= dy.v[i];
     return g;
 }
 
-// Block b owns rows b, b + gridDim.x, ...; partial (gridDim.x, D) receives its share of dw, NULL when that is not wanted.
+// Block b owns rows b, b + gridDim.x, ...; partial (gridDim.x, D) receives its share of dw, NULL when that is not
+// wanted.
 template <class T, class W, int N>
-static __global__ void __launch_bounds__(BACKWARD_THREADS) norm_backward_kept(struct mx8_rmsnorm_backward_job j, float *partial) {
+static __global__ void __launch_bounds__(BACKWARD_THREADS)
+    norm_backward_kept(struct mx8_rmsnorm_backward_job j, float *partial) {
     __shared__ float parts[32];
     const int64_t items = j.D / N;
     pack<N> dw[KEEP] = {};
@@ -163,41 +173,54 @@ template <class T, class W, int N> static __global__ void norm_backward_long(str
     const int64_t items = j.D / N;
     const W *w = (const W *)j.w;
     for (int64_t t = blockIdx.x; t < j.T; t += gridDim.x) {
-        const T *x = (const T *)j.x + t * j.D, *dy = (const T *)j.dy + t * j.D, *dres = j.dres ? (const T *)j.dres + t * j.D : NULL;
+        const T *x = (const T *)j.x + t * j.D, *dy = (const T *)j.dy + t * j.D,
+                *dres = j.dres ? (const T *)j.dres + t * j.D : NULL;
         float sum = 0;
         for (int64_t i = threadIdx.x; i < items; i += blockDim.x)
             sum = dot(times_weight<T, W, N>(load<N>(dy + i * N), w, i * N), load<N>(x + i * N), sum);
         const float rstd = j.rstd[t], along = rstd * rstd * rstd * (block_sum(sum, parts) / (float)j.D);
         for (int64_t i = threadIdx.x; i < items; i += blockDim.x)
-            store_gradient<T, N>((T *)j.dx + t * j.D, dres, times_weight<T, W, N>(load<N>(dy + i * N), w, i * N), load<N>(x + i * N), rstd,
-                                 along, i * N);
+            store_gradient<T, N>((T *)j.dx + t * j.D, dres, times_weight<T, W, N>(load<N>(dy + i * N), w, i * N),
+                load<N>(x + i * N), rstd, along, i * N);
     }
 }
 
-static enum mx8_status long_rows_backward(const struct mx8_exec *x, const struct mx8_rmsnorm_backward_job *j, bool wide) {
+static enum mx8_status long_rows_backward(
+    const struct mx8_exec *x, const struct mx8_rmsnorm_backward_job *j, bool wide) {
     if (j->dw) { // first, because dx may lie where dy does
         struct column_sum s = {};
-        s.out = j->dw; s.accumulate = j->accumulate; s.a = j->dy; s.b = j->x; s.factor = j->rstd;
-        s.rows = j->T; s.cols = j->D; s.ls = j->D; s.dtype = j->dtype;
+        s.out = j->dw;
+        s.accumulate = j->accumulate;
+        s.a = j->dy;
+        s.b = j->x;
+        s.factor = j->rstd;
+        s.rows = j->T;
+        s.cols = j->D;
+        s.ls = j->D;
+        s.dtype = j->dtype;
         const enum mx8_status status = cuda_sum_columns(x, &s);
         if (status != MX8_OK) return status;
     }
     if (!j->dx || j->T == 0) return MX8_OK;
-    BY_TYPE(j->dtype, T, BY_TYPE(j->w_dtype, W, BY_WIDTH(wide, N,
-        norm_backward_long<T, W, N><<<row_blocks(j->T), MAX_THREADS, 0, stream_of(x)>>>(*j))));
+    BY_TYPE(j->dtype, T,
+        BY_TYPE(j->w_dtype, W,
+            BY_WIDTH(wide, N, norm_backward_long<T, W, N><<<row_blocks(j->T), MAX_THREADS, 0, stream_of(x)>>>(*j))));
     CUDA_LAUNCHED("rmsnorm_backward");
 }
 
 enum mx8_status cuda_rmsnorm_backward(const struct mx8_exec *x, const struct mx8_rmsnorm_backward_job *j) {
     if (j->D == 0) return MX8_OK;
-    const bool wide = j->D % WIDE == 0 && is_aligned(j->dy) && is_aligned(j->x) && is_aligned(j->w) && is_aligned(j->dres) && is_aligned(j->dx);
+    const bool wide = j->D % WIDE == 0 && is_aligned(j->dy) && is_aligned(j->x) && is_aligned(j->w) &&
+                      is_aligned(j->dres) && is_aligned(j->dx);
     const int threads = keeping_threads(wide ? j->D / WIDE : j->D, BACKWARD_THREADS);
     const int64_t wanted = ceil_div(j->T, BACKWARD_ROWS);
     const int64_t blocks = partial_rows(x, wanted < BACKWARD_BLOCKS ? wanted : BACKWARD_BLOCKS, j->D);
     if (!threads || blocks < 1) return long_rows_backward(x, j, wide);
     float *partial = j->dw ? (float *)x->scratch : NULL;
-    BY_TYPE(j->dtype, T, BY_TYPE(j->w_dtype, W, BY_WIDTH(wide, N,
-        norm_backward_kept<T, W, N><<<(unsigned)blocks, threads, 0, stream_of(x)>>>(*j, partial))));
+    BY_TYPE(j->dtype, T,
+        BY_TYPE(j->w_dtype, W,
+            BY_WIDTH(
+                wide, N, norm_backward_kept<T, W, N><<<(unsigned)blocks, threads, 0, stream_of(x)>>>(*j, partial))));
     CUDA_TRY(cudaGetLastError(), "rmsnorm_backward");
     return j->dw ? cuda_add_partials(x, j->dw, j->accumulate, partial, blocks, j->D) : MX8_OK;
 }

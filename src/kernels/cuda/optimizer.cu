@@ -6,7 +6,9 @@
 
 enum { THREADS = 256, QUAD = 4, SUM_BLOCKS = 1024 };
 
-struct adamw_constants { float decay, step, root2, rest1, rest2; };
+struct adamw_constants {
+    float decay, step, root2, rest1, rest2;
+};
 
 template <class C, int N>
 static __global__ void adamw_packs(struct mx8_adamw_job j, struct adamw_constants c, int64_t first, int64_t packs) {
@@ -31,8 +33,10 @@ static __global__ void adamw_packs(struct mx8_adamw_job j, struct adamw_constant
 }
 
 enum mx8_status cuda_adamw(const struct mx8_exec *x, const struct mx8_adamw_job *j) {
-    const struct adamw_constants c = {1.0f - j->lr * j->weight_decay, j->lr / j->bias1, sqrtf(j->bias2), 1.0f - j->beta1, 1.0f - j->beta2};
-    const bool wide = is_aligned(j->grad) && is_aligned(j->m) && is_aligned(j->v) && is_aligned(j->master) && is_aligned(j->copy);
+    const struct adamw_constants c = {
+        1.0f - j->lr * j->weight_decay, j->lr / j->bias1, sqrtf(j->bias2), 1.0f - j->beta1, 1.0f - j->beta2};
+    const bool wide =
+        is_aligned(j->grad) && is_aligned(j->m) && is_aligned(j->v) && is_aligned(j->master) && is_aligned(j->copy);
     const int64_t packs = wide ? j->n / QUAD : 0, rest = j->n - packs * QUAD;
     BY_TYPE(j->copy_dtype, C, {
         if (packs) adamw_packs<C, QUAD><<<blocks_for(packs, THREADS), THREADS, 0, stream_of(x)>>>(*j, c, 0, packs);
@@ -59,7 +63,8 @@ template <bool SQUARED, int N> static __global__ void sum_parts(double *partial,
     __shared__ double parts[32];
     double sum = 0;
 #pragma unroll 4
-    for (int64_t i = (blockIdx.x * (int64_t)THREADS + threadIdx.x) * QUAD; i < n; i += (int64_t)SUM_BLOCKS * THREADS * QUAD) {
+    for (int64_t i = (blockIdx.x * (int64_t)THREADS + threadIdx.x) * QUAD; i < n;
+         i += (int64_t)SUM_BLOCKS * THREADS * QUAD) {
         float v[QUAD];
         if (N == QUAD && i + QUAD <= n) {
             *(float4 *)v = *(const float4 *)(a + i);
@@ -79,18 +84,25 @@ static __global__ void add_parts(double *out, const double *partial) {
     if (threadIdx.x == 0) *out += sum;
 }
 
-template <bool SQUARED> static enum mx8_status add_sum(const struct mx8_exec *x, double *out, const float *a, int64_t n) {
+template <bool SQUARED>
+static enum mx8_status add_sum(const struct mx8_exec *x, double *out, const float *a, int64_t n) {
     if (n == 0) return MX8_OK;
     double *partial = (double *)x->scratch;
-    if (is_aligned(a)) sum_parts<SQUARED, QUAD><<<SUM_BLOCKS, THREADS, 0, stream_of(x)>>>(partial, a, n);
-    else sum_parts<SQUARED, 1><<<SUM_BLOCKS, THREADS, 0, stream_of(x)>>>(partial, a, n);
+    if (is_aligned(a))
+        sum_parts<SQUARED, QUAD><<<SUM_BLOCKS, THREADS, 0, stream_of(x)>>>(partial, a, n);
+    else
+        sum_parts<SQUARED, 1><<<SUM_BLOCKS, THREADS, 0, stream_of(x)>>>(partial, a, n);
     CUDA_TRY(cudaGetLastError(), "sum");
     add_parts<<<1, SUM_BLOCKS, 0, stream_of(x)>>>(out, partial);
     CUDA_LAUNCHED("sum");
 }
 
-enum mx8_status cuda_sum_squares(const struct mx8_exec *x, double *out, const float *a, int64_t n) { return add_sum<true>(x, out, a, n); }
-enum mx8_status cuda_sum(const struct mx8_exec *x, double *out, const float *a, int64_t n) { return add_sum<false>(x, out, a, n); }
+enum mx8_status cuda_sum_squares(const struct mx8_exec *x, double *out, const float *a, int64_t n) {
+    return add_sum<true>(x, out, a, n);
+}
+enum mx8_status cuda_sum(const struct mx8_exec *x, double *out, const float *a, int64_t n) {
+    return add_sum<false>(x, out, a, n);
+}
 
 // A NaN norm gives a NaN factor: a check of the norm must not be fooled by a step that looks clipped.
 static __global__ void find_clip_factor(float *factor, float *norm, const double *squares, float max_norm) {
@@ -99,7 +111,8 @@ static __global__ void find_clip_factor(float *factor, float *norm, const double
     *factor = ratio > 1.0f ? 1.0f : ratio;
 }
 
-enum mx8_status cuda_clip_factor(const struct mx8_exec *x, float *factor, float *norm, const double *sum_squares, float max_norm) {
+enum mx8_status cuda_clip_factor(
+    const struct mx8_exec *x, float *factor, float *norm, const double *sum_squares, float max_norm) {
     find_clip_factor<<<1, 1, 0, stream_of(x)>>>(factor, norm, sum_squares, max_norm);
     CUDA_LAUNCHED("clip_factor");
 }

@@ -1,7 +1,7 @@
 // Permute gathers token rows into expert order; combine adds expert rows back to their tokens. One block a row that is
-// written, its terms added in slot order: nothing atomic, and the CPU's bits. Slot s = t*k + j belongs to token t; order[p] is
-// the slot of expert row p and positions[s] the row of a slot. permute and combine_backward move 4 bytes an element of
-// bf16 (6 with dweights), combine and permute_backward 2 (k + 1), more with base and dres.
+// written, its terms added in slot order: nothing atomic, and the CPU's bits. Slot s = t*k + j belongs to token t;
+// order[p] is the slot of expert row p and positions[s] the row of a slot. permute and combine_backward move 4 bytes an
+// element of bf16 (6 with dweights), combine and permute_backward 2 (k + 1), more with base and dres.
 #include <type_traits>
 #include "model.cuh"
 
@@ -34,8 +34,8 @@ template <class T, int N> __device__ __forceinline__ float dot_rows(const T *a, 
 
 // y = sum over j of rows[positions[j]] (* weights[j]) (+ base, before the sum or after it).
 template <class T, int N>
-__device__ __forceinline__ void gather_sum(T *y, const T *rows, const int32_t *positions, const float *weights, int k, const T *base,
-                                           bool base_first, int64_t D) {
+__device__ __forceinline__ void gather_sum(T *y, const T *rows, const int32_t *positions, const float *weights, int k,
+    const T *base, bool base_first, int64_t D) {
     for (int64_t i = threadIdx.x * N; i < D; i += (int64_t)blockDim.x * N) {
         pack<N> sum = {}, b = {};
         if (base) b = load<N>(base + i);
@@ -58,7 +58,8 @@ __device__ __forceinline__ void gather_sum(T *y, const T *rows, const int32_t *p
 template <class T, int N> static __global__ void permute_rows(struct mx8_permute_job j) {
     for (int64_t p = blockIdx.x; p < j.T * j.k; p += gridDim.x) {
         const int32_t slot = j.order[p];
-        move_row<T, N>((T *)j.rows + p * j.D, (const T *)j.x + (int64_t)(slot / j.k) * j.D, j.weights ? j.weights + slot : NULL, j.D);
+        move_row<T, N>((T *)j.rows + p * j.D, (const T *)j.x + (int64_t)(slot / j.k) * j.D,
+            j.weights ? j.weights + slot : NULL, j.D);
     }
 }
 
@@ -75,14 +76,15 @@ template <class T, int N> static __global__ void permute_backward_tokens(struct 
             }
         }
         if (!j.dx) continue;
-        gather_sum<T, N>((T *)j.dx + t * j.D, drows, positions, weights, j.k, j.dres ? (const T *)j.dres + t * j.D : NULL, false, j.D);
+        gather_sum<T, N>((T *)j.dx + t * j.D, drows, positions, weights, j.k,
+            j.dres ? (const T *)j.dres + t * j.D : NULL, false, j.D);
     }
 }
 
 template <class T, int N> static __global__ void combine_tokens(struct mx8_combine_job j) {
     for (int64_t t = blockIdx.x; t < j.T; t += gridDim.x)
-        gather_sum<T, N>((T *)j.y + t * j.D, (const T *)j.rows, j.positions + t * j.k, j.weights ? j.weights + t * j.k : NULL, j.k,
-                         j.base ? (const T *)j.base + t * j.D : NULL, true, j.D);
+        gather_sum<T, N>((T *)j.y + t * j.D, (const T *)j.rows, j.positions + t * j.k,
+            j.weights ? j.weights + t * j.k : NULL, j.k, j.base ? (const T *)j.base + t * j.D : NULL, true, j.D);
 }
 
 template <class T, int N> static __global__ void combine_backward_rows(struct mx8_combine_job j) {
@@ -99,15 +101,15 @@ template <class T, int N> static __global__ void combine_backward_rows(struct mx
 }
 
 // What the four launches share: T, N and the threads of a row.
-#define LAUNCH(kernel, j, rows, what, ...)                                                                    \
-    do {                                                                                                      \
-        if ((rows) == 0 || (j)->D == 0) return MX8_OK;                                                        \
-        const void *touched[] = {__VA_ARGS__};                                                                \
-        bool wide = (j)->D % WIDE == 0;                                                                       \
-        for (const void *p : touched) wide = wide && is_aligned(p);                                           \
-        BY_TYPE((j)->dtype, T, BY_WIDTH(wide, N,                                                              \
-            kernel<T, N><<<row_blocks(rows), row_threads((j)->D / N), 0, stream_of(x)>>>(*(j))));             \
-        CUDA_LAUNCHED(what);                                                                                  \
+#define LAUNCH(kernel, j, rows, what, ...)                                                                             \
+    do {                                                                                                               \
+        if ((rows) == 0 || (j)->D == 0) return MX8_OK;                                                                 \
+        const void *touched[] = {__VA_ARGS__};                                                                         \
+        bool wide = (j)->D % WIDE == 0;                                                                                \
+        for (const void *p : touched) wide = wide && is_aligned(p);                                                    \
+        BY_TYPE((j)->dtype, T,                                                                                         \
+            BY_WIDTH(wide, N, kernel<T, N><<<row_blocks(rows), row_threads((j)->D / N), 0, stream_of(x)>>>(*(j))));    \
+        CUDA_LAUNCHED(what);                                                                                           \
     } while (0)
 
 enum mx8_status cuda_permute(const struct mx8_exec *x, const struct mx8_permute_job *j) {

@@ -1,6 +1,6 @@
-// Rotary position embedding, interleaved pairs: (x0, x1) becomes (x0 c - x1 s, x0 s + x1 c) in f32, rounded once. Products
-// are rounded before they are added, as on the CPU and in PyTorch, so that all agree to the bit. The table's (cos, sin)
-// pairs lie as the elements do. 4 bytes an element of bf16; the table stays in the caches.
+// Rotary position embedding, interleaved pairs: (x0, x1) becomes (x0 c - x1 s, x0 s + x1 c) in f32, rounded once.
+// Products are rounded before they are added, as on the CPU and in PyTorch, so that all agree to the bit. The table's
+// (cos, sin) pairs lie as the elements do. 4 bytes an element of bf16; the table stays in the caches.
 #include "model.cuh"
 
 template <int N> static __device__ __forceinline__ void rotate(pack<N> &v, const pack<N> &angle, int inverse) {
@@ -36,11 +36,14 @@ template <class T, int N> static __global__ void rotate_rows(struct mx8_rope_job
 
 enum mx8_status cuda_rope(const struct mx8_exec *x, const struct mx8_rope_job *j) {
     if (j->T == 0 || j->H * j->d == 0) return MX8_OK;
-    const bool wide = j->d % WIDE == 0 && j->x_ls % WIDE == 0 && j->y_ls % WIDE == 0 && is_aligned(j->x) && is_aligned(j->y) && is_aligned(j->table);
+    const bool wide = j->d % WIDE == 0 && j->x_ls % WIDE == 0 && j->y_ls % WIDE == 0 && is_aligned(j->x) &&
+                      is_aligned(j->y) && is_aligned(j->table);
     const int threads = row_threads(j->H * j->d / (wide ? WIDE : 2));
     BY_TYPE(j->dtype, T, {
-        if (wide) rotate_rows<T, WIDE><<<row_blocks(j->T), threads, 0, stream_of(x)>>>(*j);
-        else rotate_rows<T, 2><<<row_blocks(j->T), threads, 0, stream_of(x)>>>(*j);
+        if (wide)
+            rotate_rows<T, WIDE><<<row_blocks(j->T), threads, 0, stream_of(x)>>>(*j);
+        else
+            rotate_rows<T, 2><<<row_blocks(j->T), threads, 0, stream_of(x)>>>(*j);
     });
     CUDA_LAUNCHED("rope");
 }

@@ -91,29 +91,40 @@ template <class T, int C> static __global__ void __launch_bounds__(THREADS) rout
 
 template <class T> static void launch_route(const struct mx8_exec *x, const struct mx8_router_job *j) {
     const unsigned blocks = blocks_for(j->T, WARPS, 0x7FFFFFFF);
-    if (j->E <= 32) route_tokens<T, 1><<<blocks, THREADS, 0, stream_of(x)>>>(*j);
-    else if (j->E <= 128) route_tokens<T, 4><<<blocks, THREADS, 0, stream_of(x)>>>(*j);
-    else if (j->E <= 256) route_tokens<T, 8><<<blocks, THREADS, 0, stream_of(x)>>>(*j);
-    else route_tokens<T, 32><<<blocks, THREADS, 0, stream_of(x)>>>(*j);
+    if (j->E <= 32)
+        route_tokens<T, 1><<<blocks, THREADS, 0, stream_of(x)>>>(*j);
+    else if (j->E <= 128)
+        route_tokens<T, 4><<<blocks, THREADS, 0, stream_of(x)>>>(*j);
+    else if (j->E <= 256)
+        route_tokens<T, 8><<<blocks, THREADS, 0, stream_of(x)>>>(*j);
+    else
+        route_tokens<T, 32><<<blocks, THREADS, 0, stream_of(x)>>>(*j);
 }
 
 enum mx8_status cuda_router(const struct mx8_exec *x, const struct mx8_router_job *j) {
     if (j->E == 0) return MX8_OK;
     if (j->E > MAX_BINS)
-        return CUDA_FAIL(MX8_UNSUPPORTED, "cuda router: E is %lld, expected at most %d", (long long)j->E, (int)MAX_BINS);
+        return CUDA_FAIL(
+            MX8_UNSUPPORTED, "cuda router: E is %lld, expected at most %d", (long long)j->E, (int)MAX_BINS);
     if (j->T > 0) {
         BY_TYPE(j->dtype, T, launch_route<T>(x, j));
         CUDA_TRY(cudaGetLastError(), "router");
     }
     struct sort_pass p = {};
-    p.keys = j->indices; p.n = j->T * j->k; p.limit = (uint32_t)j->E; p.mask = 0xFFFFFFFFu; p.bins = (int)j->E;
-    p.out_values = j->order; p.positions = j->positions; p.ends = j->offsets;
+    p.keys = j->indices;
+    p.n = j->T * j->k;
+    p.limit = (uint32_t)j->E;
+    p.mask = 0xFFFFFFFFu;
+    p.bins = (int)j->E;
+    p.out_values = j->order;
+    p.positions = j->positions;
+    p.ends = j->offsets;
     return cuda_sort_pass(x, &p);
 }
 
 // With s the chosen scores and c = route_scale: w = c s, or with route_norm w = c s / S, S = sum(s) + 1e-20, so that
-// ds_j = c (dw_j / S - sum(dw s) / S^2). Sigmoid: dl = ds s (1 - s); softmax: dl_e = s_e (ds_e - sum(ds s)). Experts that
-// were not chosen have ds = 0. The terms of ds cancel: every rounding is the CPU's.
+// ds_j = c (dw_j / S - sum(dw s) / S^2). Sigmoid: dl = ds s (1 - s); softmax: dl_e = s_e (ds_e - sum(ds s)). Experts
+// that were not chosen have ds = 0. The terms of ds cancel: every rounding is the CPU's.
 template <class T> static __global__ void __launch_bounds__(THREADS) route_tokens_backward(struct mx8_router_job j) {
     const int lane = threadIdx.x & 31;
     const int64_t t = (int64_t)blockIdx.x * WARPS + (threadIdx.x >> 5), E = j.E;
@@ -140,6 +151,7 @@ template <class T> static __global__ void __launch_bounds__(THREADS) route_token
 
 enum mx8_status cuda_router_backward(const struct mx8_exec *x, const struct mx8_router_job *j) {
     if (j->T == 0 || j->E == 0) return MX8_OK;
-    BY_TYPE(j->dtype, T, route_tokens_backward<T><<<blocks_for(j->T, WARPS, 0x7FFFFFFF), THREADS, 0, stream_of(x)>>>(*j));
+    BY_TYPE(
+        j->dtype, T, route_tokens_backward<T><<<blocks_for(j->T, WARPS, 0x7FFFFFFF), THREADS, 0, stream_of(x)>>>(*j));
     CUDA_LAUNCHED("router_backward");
 }

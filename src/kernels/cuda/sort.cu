@@ -1,7 +1,7 @@
-// A stable counting sort, one digit a pass: router slots by expert (one pass), tokens by id (a few). The input is cut into
-// tiles; histogram counts each tile's digits, scan turns the counts of each digit into places inside the digit, scatter
-// ranks the items of its tile in their order and moves them. Integer atomics only count, so that nothing depends on who
-// comes first. 12 bytes an item and pass or so; the histograms live in the context's scratch.
+// A stable counting sort, one digit a pass: router slots by expert (one pass), tokens by id (a few). The input is cut
+// into tiles; histogram counts each tile's digits, scan turns the counts of each digit into places inside the digit,
+// scatter ranks the items of its tile in their order and moves them. Integer atomics only count, so that nothing
+// depends on who comes first. 12 bytes an item and pass or so; the histograms live in the context's scratch.
 #include "model.cuh"
 
 enum { THREADS = 256, WARPS = THREADS / 32, LEAST_TILE = 2048, MAX_TILES = 4096 };
@@ -10,14 +10,16 @@ struct sort_grid {
     int32_t *counts; // (bins, tiles): of a digit in a tile; after scan, of that digit in the tiles before
     int32_t *totals; // (bins)
     int tiles;
-    int64_t tile;    // items, a multiple of THREADS
+    int64_t tile; // items, a multiple of THREADS
 };
 
 static __device__ __forceinline__ uint32_t key_of(const struct sort_pass &p, int64_t i) {
     const uint32_t key = (uint32_t)p.keys[i];
     return key < p.limit ? key : p.limit;
 }
-static __device__ __forceinline__ int digit_of(const struct sort_pass &p, uint32_t key) { return (int)((key >> p.shift) & p.mask); }
+static __device__ __forceinline__ int digit_of(const struct sort_pass &p, uint32_t key) {
+    return (int)((key >> p.shift) & p.mask);
+}
 
 // Sum of v over the threads before this one; *total is the sum of all. `parts` holds WARPS ints.
 static __device__ int scan_block(int v, int *parts, int *total) {
@@ -70,13 +72,15 @@ static __global__ void __launch_bounds__(THREADS) scatter(struct sort_pass p, st
     extern __shared__ int32_t place[];
     __shared__ int parts[WARPS];
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    const int64_t each = g.tile / WARPS, first = blockIdx.x * g.tile + warp * each, end = first + each < p.n ? first + each : p.n;
+    const int64_t each = g.tile / WARPS, first = blockIdx.x * g.tile + warp * each,
+                  end = first + each < p.n ? first + each : p.n;
     int32_t *mine = place + warp * p.bins;
     for (int b = threadIdx.x; b < WARPS * p.bins; b += THREADS) place[b] = 0;
     __syncthreads();
     for (int64_t i = first + lane; i < end; i += 32) atomicAdd(&mine[digit_of(p, key_of(p, i))], 1);
     __syncthreads();
-    const int bins_each = (p.bins + THREADS - 1) / THREADS, low = threadIdx.x * bins_each, high = min(low + bins_each, p.bins);
+    const int bins_each = (p.bins + THREADS - 1) / THREADS, low = threadIdx.x * bins_each,
+              high = min(low + bins_each, p.bins);
     int sum = 0, total;
     for (int b = low; b < high; b++) sum += g.totals[b];
     int start = scan_block(sum, parts, &total); // of digit `low` in the whole output
