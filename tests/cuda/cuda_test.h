@@ -71,15 +71,17 @@ static inline int begin_cuda_test(void **state) {
     return 0;
 }
 
-#define NEEDS_CUDA()                                            \
-    do {                                                        \
-        if (!cuda.exec.k) {                                     \
-            print_message("skipped, no CUDA: %s\n", cuda.why); \
-            skip();                                             \
-        }                                                       \
+#define NEEDS_CUDA()                                                                                                   \
+    do {                                                                                                               \
+        if (!cuda.exec.k) {                                                                                            \
+            print_message("skipped, no CUDA: %s\n", cuda.why);                                                         \
+            skip();                                                                                                    \
+        }                                                                                                              \
     } while (0)
 
-static inline void rewind_buffers(void) { cuda.used = 0; }
+static inline void rewind_buffers(void) {
+    cuda.used = 0;
+}
 
 /* `size` bytes of value `byte`, at an address that is `shift` past a multiple of 1024. */
 static inline void *make_shifted_buffer(size_t size, int byte, size_t shift) {
@@ -93,7 +95,9 @@ static inline void *make_shifted_buffer(size_t size, int byte, size_t shift) {
     return buffer;
 }
 
-static inline void *make_buffer(size_t size, int byte) { return make_shifted_buffer(size, byte, 0); }
+static inline void *make_buffer(size_t size, int byte) {
+    return make_shifted_buffer(size, byte, 0);
+}
 
 /* A device copy of host bytes; NULL stays NULL. */
 static inline void *copy_to_device(const void *host, size_t size) {
@@ -117,18 +121,20 @@ static inline void *fetch_buffer(const void *buffer, size_t size, const char *wh
     return host;
 }
 
-static inline void expect_same_bytes(const char *what, const char *which, const void *got, const void *want, size_t size) {
+static inline void expect_same_bytes(
+    const char *what, const char *which, const void *got, const void *want, size_t size) {
     const uint8_t *a = got, *b = want;
     if (size == 0 || memcmp(a, b, size) == 0) return;
     size_t first = 0, wrong = 0;
     while (a[first] == b[first]) first++;
     for (size_t i = 0; i < size; i++) wrong += a[i] != b[i];
-    fail_msg("%s: %s: 0x%02X at byte %zu, expected 0x%02X (%zu of %zu bytes differ)", what, which, a[first], first, b[first],
-        wrong, size);
+    fail_msg("%s: %s: 0x%02X at byte %zu, expected 0x%02X (%zu of %zu bytes differ)", what, which, a[first], first,
+        b[first], wrong, size);
 }
 
 /* Compares a device buffer with host bytes. */
-static inline void expect_buffer(const char *what, const char *which, const void *buffer, const void *want, size_t size) {
+static inline void expect_buffer(
+    const char *what, const char *which, const void *buffer, const void *want, size_t size) {
     void *got = fetch_buffer(buffer, size, which);
     expect_same_bytes(what, which, got, want, size);
     free(got);

@@ -42,7 +42,8 @@ static inline int32_t fp8_cut(int32_t value, int places) {
 }
 
 /* One instruction: sum += a . b over n <= FP8_STEP products. */
-static inline void fp8_add_products(struct fp8_sum *sum, const struct fp8_value *a, const struct fp8_value *b, int64_t n) {
+static inline void fp8_add_products(
+    struct fp8_sum *sum, const struct fp8_value *a, const struct fp8_value *b, int64_t n) {
     int largest = sum->mantissa ? sum->exponent : -128;
     for (int64_t i = 0; i < n; i++) {
         int exponent = a[i].exponent + b[i].exponent;
@@ -63,13 +64,14 @@ static inline void fp8_add_products(struct fp8_sum *sum, const struct fp8_value 
 }
 
 /* One element of the product: a and b of length K, scale bytes of both per 32 products, equal inside FP8_PROMOTE. */
-static inline float fp8_multiply(const struct fp8_value *a, const struct fp8_value *b, int64_t K, const uint8_t *a_scales,
-    const uint8_t *b_scales) {
+static inline float fp8_multiply(
+    const struct fp8_value *a, const struct fp8_value *b, int64_t K, const uint8_t *a_scales, const uint8_t *b_scales) {
     float total = 0;
     for (int64_t from = 0; from < K; from += FP8_PROMOTE) {
         int64_t to = from + FP8_PROMOTE < K ? from + FP8_PROMOTE : K;
         struct fp8_sum sum = {0, 0};
-        for (int64_t k = from; k < to; k += FP8_STEP) fp8_add_products(&sum, a + k, b + k, to - k < FP8_STEP ? to - k : FP8_STEP);
+        for (int64_t k = from; k < to; k += FP8_STEP)
+            fp8_add_products(&sum, a + k, b + k, to - k < FP8_STEP ? to - k : FP8_STEP);
         float part = ldexpf((float)sum.mantissa, sum.exponent - FP8_FRACTION);
         float scale = mx8_decode_e8m0(a_scales[from / MX8_BLOCK]) * mx8_decode_e8m0(b_scales[from / MX8_BLOCK]);
         total = from == 0 ? part * scale : fmaf(part, scale, total);

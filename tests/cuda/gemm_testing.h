@@ -26,7 +26,7 @@ struct problem {
     struct style a, b;
     int32_t c_dtype, accumulate, bias; /* bias: 0 none, 1 bf16, 2 f32 */
     int32_t exact;
-    int64_t nan_line;                  /* 1 + a line of A and of B that holds a NaN; 0: none */
+    int64_t nan_line; /* 1 + a line of A and of B that holds a NaN; 0: none */
 };
 
 struct operand {
@@ -49,9 +49,15 @@ struct product {
     struct mx8_gemm_job job;
 };
 
-static inline int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
-static inline size_t size_of(int32_t dtype) { return mx8_get_dtype_size(dtype); }
-static inline int is_f8(int32_t dtype) { return dtype == MX8_F8_E4M3 || dtype == MX8_F8_E5M2; }
+static inline int64_t round_up(int64_t n, int64_t unit) {
+    return (n + unit - 1) / unit * unit;
+}
+static inline size_t size_of(int32_t dtype) {
+    return mx8_get_dtype_size(dtype);
+}
+static inline int is_f8(int32_t dtype) {
+    return dtype == MX8_F8_E4M3 || dtype == MX8_F8_E5M2;
+}
 
 static inline float draw_number(uint32_t *state) {
     float unit = (float)(draw(state) & 0xFFFF) / 32768.0f - 1.0f;
@@ -70,7 +76,8 @@ static inline double load_number(const void *at, int64_t i, int32_t dtype) {
     return (double)mx8_decode_bf16(((const uint16_t *)at)[i]);
 }
 
-/* Ranges of k that are quantized each for itself: K groups, or one of everything. Writes their bounds; returns how many. */
+/* Ranges of k that are quantized each for itself: K groups, or one of everything. Writes their bounds; returns how
+ * many. */
 static inline int32_t list_segments(const struct problem *p, int64_t *start, int64_t *end) {
     if (p->mode != MX8_GEMM_K_GROUPS) {
         start[0] = 0;
@@ -86,26 +93,38 @@ static inline int32_t list_segments(const struct problem *p, int64_t *start, int
     return p->G;
 }
 
-static inline void quantize_operand(const struct problem *p, const struct style *s, struct operand *o, const float *source) {
+static inline void quantize_operand(
+    const struct problem *p, const struct style *s, struct operand *o, const float *source) {
     int64_t start[MAX_TEST_GROUPS], end[MAX_TEST_GROUPS];
     int32_t segments = list_segments(p, start, end);
     for (int32_t i = 0; i < segments; i++) {
-        struct mx8_quant_job j = {.src = source + start[i], .src_dtype = MX8_F32, .batch = o->groups, .rows = o->lines, .cols = end[i] - start[i],
-            .src_stride = {o->lines * o->length, o->length, 1}, .row_codes = o->codes + start[i],
-            .row_code_stride = {o->lines * o->length, o->length, 1}, .row_scales = o->scales + start[i] / MX8_BLOCK,
-            .row_scale_stride = {o->lines * o->blocks, o->blocks, 1}, .rule = MX8_SCALE_RCEIL, .format = s->dtype, .group = s->scale_group, .tile = s->tile};
+        struct mx8_quant_job j = {.src = source + start[i],
+            .src_dtype = MX8_F32,
+            .batch = o->groups,
+            .rows = o->lines,
+            .cols = end[i] - start[i],
+            .src_stride = {o->lines * o->length, o->length, 1},
+            .row_codes = o->codes + start[i],
+            .row_code_stride = {o->lines * o->length, o->length, 1},
+            .row_scales = o->scales + start[i] / MX8_BLOCK,
+            .row_scale_stride = {o->lines * o->blocks, o->blocks, 1},
+            .rule = MX8_SCALE_RCEIL,
+            .format = s->dtype,
+            .group = s->scale_group,
+            .tile = s->tile};
         mx8i_reference_quantize(&j);
     }
     for (int64_t i = 0; i < o->groups * o->lines * o->length; i++) {
         uint8_t scale = o->scales[i / o->length * o->blocks + i % o->length / MX8_BLOCK];
-        o->values[i] = (double)((s->dtype == MX8_F8_E5M2 ? mx8_decode_e5m2 : mx8_decode_e4m3)(o->codes[i])) * (double)mx8_decode_e8m0(scale);
+        o->values[i] = (double)((s->dtype == MX8_F8_E5M2 ? mx8_decode_e5m2 : mx8_decode_e4m3)(o->codes[i])) *
+                       (double)mx8_decode_e8m0(scale);
     }
 }
 
-/* Copies a dense (groups, lines, length) array of `element` bytes to the device, with the strides of the style. Lines from
- * `used_lines` on and positions from `used_length` on stay poison: nothing may read them. */
-static inline void *place_operand(const struct style *s, const void *dense, size_t element, int64_t groups, int64_t lines, int64_t length,
-    int64_t used_lines, int64_t used_length, int64_t *ls, int64_t *ks, int64_t *gs) {
+/* Copies a dense (groups, lines, length) array of `element` bytes to the device, with the strides of the style. Lines
+ * from `used_lines` on and positions from `used_length` on stay poison: nothing may read them. */
+static inline void *place_operand(const struct style *s, const void *dense, size_t element, int64_t groups,
+    int64_t lines, int64_t length, int64_t used_lines, int64_t used_length, int64_t *ls, int64_t *ks, int64_t *gs) {
     int64_t inner = s->transposed ? lines : length, outer = s->transposed ? length : lines;
     int64_t pitch = s->odd ? inner + 1 : round_up(inner, 16);
     size_t bytes = (size_t)(groups * outer * pitch) * element;
@@ -118,17 +137,19 @@ static inline void *place_operand(const struct style *s, const void *dense, size
         uint8_t *to = host + (size_t)(line / lines * *gs + line % lines * *ls) * element;
         if (line % lines >= used_lines) continue;
         if (!s->transposed) memcpy(to, from, (size_t)used_length * element);
-        for (int64_t k = 0; s->transposed && k < used_length; k++) memcpy(to + (size_t)(k * pitch) * element, from + (size_t)k * element, element);
+        for (int64_t k = 0; s->transposed && k < used_length; k++)
+            memcpy(to + (size_t)(k * pitch) * element, from + (size_t)k * element, element);
     }
     void *device = copy_to_device(host, bytes);
     free(host);
     return device;
 }
 
-static inline void build_operand(const struct problem *p, const struct style *s, struct operand *o, int64_t groups, int64_t lines, int64_t length,
-    int64_t used_lines, int64_t used_length, uint32_t seed) {
+static inline void build_operand(const struct problem *p, const struct style *s, struct operand *o, int64_t groups,
+    int64_t lines, int64_t length, int64_t used_lines, int64_t used_length, uint32_t seed) {
     int64_t n = groups * lines * length;
-    *o = (struct operand){.groups = groups, .lines = lines, .length = length, .blocks = round_up(length, MX8_BLOCK) / MX8_BLOCK};
+    *o = (struct operand){
+        .groups = groups, .lines = lines, .length = length, .blocks = round_up(length, MX8_BLOCK) / MX8_BLOCK};
     float *source = make_host((size_t)n * sizeof(float), 0);
     for (int64_t i = 0; i < n; i++) source[i] = draw_number(&seed);
     if (p->nan_line > 0 && p->nan_line <= lines && length > 5) source[(p->nan_line - 1) * length + 5] = NAN;
@@ -138,16 +159,18 @@ static inline void build_operand(const struct problem *p, const struct style *s,
         o->codes = make_host((size_t)n, 0);
         o->scales = make_host((size_t)(groups * lines * o->blocks), 0);
         quantize_operand(p, s, o, source);
-        o->matrix.data = place_operand(s, o->codes, 1, groups, lines, length, used_lines, used_length, &o->matrix.ls, &o->matrix.ks, &o->matrix.gs);
-        o->matrix.scales = place_operand(s, o->scales, 1, groups, lines, o->blocks, used_lines, round_up(used_length, MX8_BLOCK) / MX8_BLOCK,
-            &o->matrix.sls, &o->matrix.sks, &o->matrix.sgs);
+        o->matrix.data = place_operand(s, o->codes, 1, groups, lines, length, used_lines, used_length, &o->matrix.ls,
+            &o->matrix.ks, &o->matrix.gs);
+        o->matrix.scales = place_operand(s, o->scales, 1, groups, lines, o->blocks, used_lines,
+            round_up(used_length, MX8_BLOCK) / MX8_BLOCK, &o->matrix.sls, &o->matrix.sks, &o->matrix.sgs);
     } else {
         void *dense = make_host((size_t)n * size_of(s->dtype), 0);
         for (int64_t i = 0; i < n; i++) {
             store_number(dense, i, s->dtype, (double)source[i]);
             o->values[i] = load_number(dense, i, s->dtype);
         }
-        o->matrix.data = place_operand(s, dense, size_of(s->dtype), groups, lines, length, used_lines, used_length, &o->matrix.ls, &o->matrix.ks, &o->matrix.gs);
+        o->matrix.data = place_operand(s, dense, size_of(s->dtype), groups, lines, length, used_lines, used_length,
+            &o->matrix.ls, &o->matrix.ks, &o->matrix.gs);
         free(dense);
     }
     if (groups == 1) o->matrix.gs = o->matrix.sgs = 0;
@@ -195,10 +218,12 @@ static inline void compute_reference(struct product *c) {
 static inline void name_product(struct product *c) {
     static const char *const modes[] = {"dense", "M groups", "K groups"};
     const struct problem *p = &c->problem;
-    snprintf(c->name, sizeof c->name, "%s M %lld N %lld K %lld G %d, %s group %d tile %d x %s group %d tile %d%s%s, C %s%s%s%s", modes[p->mode],
-        (long long)p->M, (long long)p->N, (long long)p->K, p->G, mx8_get_dtype_name(p->a.dtype), p->a.scale_group, p->a.tile,
-        mx8_get_dtype_name(p->b.dtype), p->b.scale_group, p->b.tile, p->a.transposed || p->b.transposed ? ", transposed" : "",
-        p->a.odd || p->b.odd ? ", odd" : "", mx8_get_dtype_name(p->c_dtype), p->accumulate ? ", accumulate" : "", p->bias ? ", bias" : "",
+    snprintf(c->name, sizeof c->name,
+        "%s M %lld N %lld K %lld G %d, %s group %d tile %d x %s group %d tile %d%s%s, C %s%s%s%s", modes[p->mode],
+        (long long)p->M, (long long)p->N, (long long)p->K, p->G, mx8_get_dtype_name(p->a.dtype), p->a.scale_group,
+        p->a.tile, mx8_get_dtype_name(p->b.dtype), p->b.scale_group, p->b.tile,
+        p->a.transposed || p->b.transposed ? ", transposed" : "", p->a.odd || p->b.odd ? ", odd" : "",
+        mx8_get_dtype_name(p->c_dtype), p->accumulate ? ", accumulate" : "", p->bias ? ", bias" : "",
         p->exact ? ", exact" : "");
 }
 
@@ -216,8 +241,19 @@ static inline void build_output(struct product *c, uint32_t seed) {
         store_number(c->c_start, at, p->c_dtype, (double)draw_number(&seed));
         c->old[i] = load_number(c->c_start, at, p->c_dtype);
     }
-    c->job = (struct mx8_gemm_job){.mode = p->mode, .M = p->M, .N = p->N, .K = p->K, .G = p->G, .a = c->a.matrix, .b = c->b.matrix, .c_dtype = p->c_dtype,
-        .c_ls = c->pitch, .c_gs = p->M * c->pitch, .accumulate = p->accumulate, .bias_dtype = bias_dtype, .exact = p->exact};
+    c->job = (struct mx8_gemm_job){.mode = p->mode,
+        .M = p->M,
+        .N = p->N,
+        .K = p->K,
+        .G = p->G,
+        .a = c->a.matrix,
+        .b = c->b.matrix,
+        .c_dtype = p->c_dtype,
+        .c_ls = c->pitch,
+        .c_gs = p->M * c->pitch,
+        .accumulate = p->accumulate,
+        .bias_dtype = bias_dtype,
+        .exact = p->exact};
     c->job.c = copy_to_device(c->c_start, c->c_bytes);
     if (p->G > 0) c->job.offsets = copy_to_device(c->ends, (size_t)p->G * sizeof(int32_t));
     if (!p->bias) return;
@@ -251,19 +287,21 @@ static inline void build_product(struct product *c, const struct problem *p) {
 }
 
 static inline void drop_product(struct product *c) {
-    void *all[] = {c->a.codes, c->a.scales, c->a.values, c->b.codes, c->b.scales, c->b.values, c->bias, c->old, c->want, c->magnitude, c->c_start};
+    void *all[] = {c->a.codes, c->a.scales, c->a.values, c->b.codes, c->b.scales, c->b.values, c->bias, c->old, c->want,
+        c->magnitude, c->c_start};
     for (int i = 0; i < COUNT(all); i++) free(all[i]);
 }
 
 /* Whether the kernel may multiply codes in the FP8 tensor core. */
 static inline int is_fast(const struct product *c) {
     const struct problem *p = &c->problem;
-    return cuda.info.capability == 90 && p->a.dtype == MX8_F8_E4M3 && p->b.dtype == MX8_F8_E4M3 && p->a.scale_group == 256 &&
-           p->b.scale_group == 256 && !p->exact;
+    return cuda.info.capability == 90 && p->a.dtype == MX8_F8_E4M3 && p->b.dtype == MX8_F8_E4M3 &&
+           p->a.scale_group == 256 && p->b.scale_group == 256 && !p->exact;
 }
 
-/* What the result may differ by. In fp32 each of K products and the running sum are cut once, to 24 bits of the largest:
- * the FP8 core keeps 13 bits, which random data loses far less of than the worst case, 2^-13 per product, allows. */
+/* What the result may differ by. In fp32 each of K products and the running sum are cut once, to 24 bits of the
+ * largest: the FP8 core keeps 13 bits, which random data loses far less of than the worst case, 2^-13 per product,
+ * allows. */
 static inline double bound_error(const struct product *c, int64_t i) {
     double magnitude = c->magnitude[i], want = fabs(c->want[i]), n = (double)c->problem.K + 32;
     double bound = ldexp(n * magnitude, -23) + ldexp(want + fabs(c->old[i]) + fabs(c->bias[i % c->problem.N]), -22);
@@ -272,8 +310,8 @@ static inline double bound_error(const struct product *c, int64_t i) {
     return bound;
 }
 
-/* Every element within its bound, rows behind the groups zero (they mean nothing when C is added to), gaps between lines
- * untouched. */
+/* Every element within its bound, rows behind the groups zero (they mean nothing when C is added to), gaps between
+ * lines untouched. */
 static inline void check_product(struct product *c, const void *got) {
     const struct problem *p = &c->problem;
     size_t element = size_of(p->c_dtype);
@@ -286,8 +324,8 @@ static inline void check_product(struct product *c, const void *got) {
             double value = load_number(got, line * c->pitch + n, p->c_dtype), bound = inside ? bound_error(c, i) : 0.0;
             int right = isnan(c->want[i]) ? isnan(value) : fabs(value - c->want[i]) <= bound;
             if (!right)
-                fail_msg("%s: output %lld row %lld column %lld is %.9g, expected %.9g within %.3g", c->name, (long long)(line / p->M),
-                    (long long)(line % p->M), (long long)n, value, c->want[i], bound);
+                fail_msg("%s: output %lld row %lld column %lld is %.9g, expected %.9g within %.3g", c->name,
+                    (long long)(line / p->M), (long long)(line % p->M), (long long)n, value, c->want[i], bound);
         }
         size_t from = (size_t)(line * c->pitch + p->N) * element, to = (size_t)((line + 1) * c->pitch) * element;
         expect_same_bytes(c->name, "between lines", (const uint8_t *)got + from, c->c_start + from, to - from);
@@ -310,12 +348,13 @@ static inline void check_emulated(const struct product *c, const void *got, int6
         struct reach r;
         if (!find_reach(c, output, m, &r)) continue;
         int64_t row = r.group * p->N + n;
-        float want = fp8_multiply(a + m * p->K + r.from, b + row * p->K + r.from, r.to - r.from, c->a.scales + m * c->a.blocks + r.from / MX8_BLOCK,
-            c->b.scales + row * c->b.blocks + r.from / MX8_BLOCK);
-        double value = load_number(got, at, p->c_dtype), rounded = p->c_dtype == MX8_F32 ? (double)want : (double)mx8_decode_bf16(mx8_encode_bf16(want));
+        float want = fp8_multiply(a + m * p->K + r.from, b + row * p->K + r.from, r.to - r.from,
+            c->a.scales + m * c->a.blocks + r.from / MX8_BLOCK, c->b.scales + row * c->b.blocks + r.from / MX8_BLOCK);
+        double value = load_number(got, at, p->c_dtype),
+               rounded = p->c_dtype == MX8_F32 ? (double)want : (double)mx8_decode_bf16(mx8_encode_bf16(want));
         if (value != rounded)
-            fail_msg("%s: output %lld row %lld column %lld is %.9g, the emulated tensor core gives %.9g", c->name, (long long)output, (long long)m,
-                (long long)n, value, rounded);
+            fail_msg("%s: output %lld row %lld column %lld is %.9g, the emulated tensor core gives %.9g", c->name,
+                (long long)output, (long long)m, (long long)n, value, rounded);
     }
     free(a);
     free(b);

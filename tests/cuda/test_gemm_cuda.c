@@ -2,7 +2,8 @@
  * tensor-core path also bit for bit against its emulator. */
 #include "gemm_testing.h"
 
-#define F8(group, tile) {MX8_F8_E4M3, group, tile, 0, 0}
+#define F8(group, tile)                                                                                                \
+    { MX8_F8_E4M3, group, tile, 0, 0 }
 
 static const struct operands {
     struct style a, b;
@@ -20,7 +21,10 @@ enum { FAST_KINDS = 3 }; /* the first ones run in the FP8 tensor core where ther
 
 /* Outputs in turn, so that each kind meets all of them. f32 operands give f32. */
 static void set_output(struct problem *p, int turn) {
-    static const struct { int32_t dtype, accumulate, bias; } outputs[] = {{MX8_BF16, 0, 0}, {MX8_F32, 0, 0}, {MX8_F32, 1, 0}, {MX8_BF16, 1, 0}, {MX8_BF16, 0, 1}, {MX8_F32, 0, 2}};
+    static const struct {
+        int32_t dtype, accumulate, bias;
+    } outputs[] = {
+        {MX8_BF16, 0, 0}, {MX8_F32, 0, 0}, {MX8_F32, 1, 0}, {MX8_BF16, 1, 0}, {MX8_BF16, 0, 1}, {MX8_F32, 0, 2}};
     p->c_dtype = p->a.dtype == MX8_F32 ? MX8_F32 : outputs[turn % 6].dtype;
     p->accumulate = outputs[turn % 6].accumulate;
     p->bias = p->mode == MX8_GEMM_K_GROUPS ? 0 : outputs[turn % 6].bias;
@@ -29,13 +33,18 @@ static void set_output(struct problem *p, int turn) {
 static void dense_products_are_right(void **state) {
     (void)state;
     NEEDS_CUDA();
-    static const int64_t shapes[][3] = {{1, 1, 1}, {1, 33, 32}, {44, 16, 64}, {127, 130, 96}, {128, 128, 256}, {129, 100, 320}, {300, 264, 512},
-        {257, 31, 33}, {130, 2880, 96}, {140, 136, 2880}, {600, 48, 130}};
+    static const int64_t shapes[][3] = {{1, 1, 1}, {1, 33, 32}, {44, 16, 64}, {127, 130, 96}, {128, 128, 256},
+        {129, 100, 320}, {300, 264, 512}, {257, 31, 33}, {130, 2880, 96}, {140, 136, 2880}, {600, 48, 130}};
     for (int s = 0; s < COUNT(shapes); s++) {
         for (int k = 0; k < COUNT(kinds); k++) {
             for (int turn = 0; turn < 6; turn++) {
                 if (s > 5 && (turn + s + k) % 3) continue;
-                struct problem p = {.mode = MX8_GEMM_DENSE, .M = shapes[s][0], .N = shapes[s][1], .K = shapes[s][2], .a = kinds[k].a, .b = kinds[k].b};
+                struct problem p = {.mode = MX8_GEMM_DENSE,
+                    .M = shapes[s][0],
+                    .N = shapes[s][1],
+                    .K = shapes[s][2],
+                    .a = kinds[k].a,
+                    .b = kinds[k].b};
                 set_output(&p, turn);
                 run_problem(&p);
             }
@@ -49,11 +58,11 @@ static const struct sizes {
     {1, {300}},
     {1, {0}},
     {8, {1, 44, 127, 128, 129, 255, 0, 256}},
-    {4, {0, 130, 0, 31}},       /* first empty */
-    {3, {200, 70, 0}},          /* last empty */
-    {5, {0, 0, 0, 0, 0}},       /* all empty */
+    {4, {0, 130, 0, 31}}, /* first empty */
+    {3, {200, 70, 0}},    /* last empty */
+    {5, {0, 0, 0, 0, 0}}, /* all empty */
     {6, {7, 300, 0, 0, 513, 1}},
-    {33, {0}},                  /* sizes by rule */
+    {33, {0}}, /* sizes by rule */
     {128, {0}},
 };
 
@@ -71,7 +80,12 @@ static void row_groups_are_right(void **state) {
             for (int turn = 0; turn < 6; turn++) {
                 const int64_t *nk = NK[(turn + l) % COUNT(NK)];
                 if (l > 2 && (turn + k) % 3) continue;
-                struct problem p = {.mode = MX8_GEMM_M_GROUPS, .N = nk[0], .K = nk[1], .tail = l % 3 * 50, .a = kinds[k].a, .b = kinds[k].b};
+                struct problem p = {.mode = MX8_GEMM_M_GROUPS,
+                    .N = nk[0],
+                    .K = nk[1],
+                    .tail = l % 3 * 50,
+                    .a = kinds[k].a,
+                    .b = kinds[k].b};
                 set_groups(&p, &group_lists[l]);
                 set_output(&p, turn);
                 run_problem(&p);
@@ -106,7 +120,12 @@ static void contraction_groups_are_right(void **state) {
             for (int turn = 0; turn < 4; turn++) {
                 const int64_t *mn = MN[(turn + l) % COUNT(MN)];
                 if (l > 2 && (turn + k) % 2) continue;
-                struct problem p = {.mode = MX8_GEMM_K_GROUPS, .M = mn[0], .N = mn[1], .tail = l % 3 * 64, .a = kinds[k].a, .b = kinds[k].b};
+                struct problem p = {.mode = MX8_GEMM_K_GROUPS,
+                    .M = mn[0],
+                    .N = mn[1],
+                    .tail = l % 3 * 64,
+                    .a = kinds[k].a,
+                    .b = kinds[k].b};
                 p.padding = !is_f8(p.a.dtype) ? 1 : p.a.scale_group == 256 ? 128 : 32;
                 set_groups(&p, &group_lists[l]);
                 set_output(&p, turn);
@@ -156,7 +175,14 @@ static void nans_stay_where_they_belong(void **state) {
     NEEDS_CUDA();
     for (int k = 0; k < COUNT(kinds); k++) {
         for (int mode = 0; mode < 3; mode++) {
-            struct problem p = {.mode = (enum mx8_gemm_mode)mode, .M = 200, .N = 136, .K = 512, .tail = 20, .nan_line = 41, .a = kinds[k].a, .b = kinds[k].b};
+            struct problem p = {.mode = (enum mx8_gemm_mode)mode,
+                .M = 200,
+                .N = 136,
+                .K = 512,
+                .tail = 20,
+                .nan_line = 41,
+                .a = kinds[k].a,
+                .b = kinds[k].b};
             p.padding = is_f8(p.a.dtype) ? 128 : 64;
             if (mode != MX8_GEMM_DENSE) set_groups(&p, &(struct sizes){3, {100, 40, 150}});
             set_output(&p, k);
@@ -172,7 +198,12 @@ static void empty_products_do_nothing(void **state) {
     for (int s = 0; s < COUNT(shapes); s++) {
         for (int k = 0; k < COUNT(kinds); k++) {
             for (int turn = 0; turn < 6; turn++) {
-                struct problem p = {.mode = MX8_GEMM_DENSE, .M = shapes[s][0], .N = shapes[s][1], .K = shapes[s][2], .a = kinds[k].a, .b = kinds[k].b};
+                struct problem p = {.mode = MX8_GEMM_DENSE,
+                    .M = shapes[s][0],
+                    .N = shapes[s][1],
+                    .K = shapes[s][2],
+                    .a = kinds[k].a,
+                    .b = kinds[k].b};
                 set_output(&p, turn);
                 run_problem(&p);
             }
@@ -189,7 +220,13 @@ static void tensor_core_is_emulated(void **state) {
     for (int i = 0; i < COUNT(NK) * FAST_KINDS * 3 * 2; i++) {
         const int64_t *nk = NK[i % COUNT(NK)];
         int k = i / COUNT(NK) % FAST_KINDS, mode = i / (COUNT(NK) * FAST_KINDS) % 3;
-        struct problem p = {.mode = (enum mx8_gemm_mode)mode, .M = mode == MX8_GEMM_DENSE ? 150 : 70, .N = nk[0], .K = nk[1], .padding = 128, .a = kinds[k].a, .b = kinds[k].b};
+        struct problem p = {.mode = (enum mx8_gemm_mode)mode,
+            .M = mode == MX8_GEMM_DENSE ? 150 : 70,
+            .N = nk[0],
+            .K = nk[1],
+            .padding = 128,
+            .a = kinds[k].a,
+            .b = kinds[k].b};
         p.c_dtype = i % 2 ? MX8_F32 : MX8_BF16;
         if (mode != MX8_GEMM_DENSE) set_groups(&p, &(struct sizes){5, {1, 60, 0, 270, 29}});
         struct product c;
@@ -209,7 +246,13 @@ static void repeats_are_identical(void **state) {
     NEEDS_CUDA();
     for (int i = 0; i < COUNT(kinds) * 3 * 3; i++) {
         int k = i % COUNT(kinds), mode = i / COUNT(kinds) % 3, turn = i / COUNT(kinds) / 3;
-        struct problem p = {.mode = (enum mx8_gemm_mode)mode, .M = 1024, .N = 520, .K = 768, .tail = 128, .a = kinds[k].a, .b = kinds[k].b};
+        struct problem p = {.mode = (enum mx8_gemm_mode)mode,
+            .M = 1024,
+            .N = 520,
+            .K = 768,
+            .tail = 128,
+            .a = kinds[k].a,
+            .b = kinds[k].b};
         p.padding = is_f8(p.a.dtype) ? 128 : 64;
         if (mode != MX8_GEMM_DENSE) set_groups(&p, &(struct sizes){4, {255, 0, 383, 127}});
         set_output(&p, turn);
@@ -221,8 +264,10 @@ static void repeats_are_identical(void **state) {
             assert_ok(cuda.exec.k->gemm(&cuda.exec, &c.job));
             uint8_t *got = fetch_buffer(c.job.c, c.c_bytes, c.name);
             if (first) expect_same_bytes(c.name, "repeated", got, first, c.c_bytes);
-            if (first) free(got);
-            else first = got;
+            if (first)
+                free(got);
+            else
+                first = got;
         }
         free(first);
         drop_product(&c);

@@ -21,7 +21,9 @@ static const struct layout_case {
     {MX8_LAYOUT_K_GROUPS, 1, 256, 16, 1, {16}},
 };
 
-static int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+static int64_t round_up(int64_t n, int64_t unit) {
+    return (n + unit - 1) / unit * unit;
+}
 
 static size_t count_blocked(const struct layout_case *c) {
     int64_t rows = round_up(c->R, 128), cols = round_up(c->C, 4);
@@ -35,13 +37,23 @@ static void check_layout(const struct layout_case *c, int number) {
     char name[64];
     snprintf(name, sizeof name, "layout case %d", number);
     int64_t pitch = c->C + 3;
-    size_t plain_size = (size_t)(c->E * c->R * pitch), blocked_size = count_blocked(c), starts_size = (size_t)(c->n_groups + 1) * 8;
-    uint8_t *plain = make_host(plain_size, 0), *blocked = make_host(blocked_size, CUDA_POISON), *back = make_host(plain_size, CUDA_POISON);
+    size_t plain_size = (size_t)(c->E * c->R * pitch), blocked_size = count_blocked(c),
+           starts_size = (size_t)(c->n_groups + 1) * 8;
+    uint8_t *plain = make_host(plain_size, 0), *blocked = make_host(blocked_size, CUDA_POISON),
+            *back = make_host(plain_size, CUDA_POISON);
     int64_t *starts = make_host(starts_size, CUDA_POISON);
     uint32_t random = (uint32_t)number;
     for (size_t i = 0; i < plain_size; i++) plain[i] = (uint8_t)draw(&random);
-    struct mx8_layout_job host = {.plain = plain, .blocked = blocked, .E = c->E, .R = c->R, .C = c->C, .layout = c->layout,
-        .offsets = c->ends, .n_groups = c->n_groups, .starts = starts, .plain_stride = {c->R * pitch, pitch, 1}};
+    struct mx8_layout_job host = {.plain = plain,
+        .blocked = blocked,
+        .E = c->E,
+        .R = c->R,
+        .C = c->C,
+        .layout = c->layout,
+        .offsets = c->ends,
+        .n_groups = c->n_groups,
+        .starts = starts,
+        .plain_stride = {c->R * pitch, pitch, 1}};
     struct mx8_layout_job to = host;
     rewind_buffers();
     to.plain = copy_to_device(plain, plain_size);
@@ -90,15 +102,27 @@ static void check_pad(const struct pad_case *c, int number) {
     char name[64];
     snprintf(name, sizeof name, "pad case %d", number);
     int64_t padded_rows = c->rows + (int64_t)c->n_groups * c->alignment, padded_pitch = c->pitch + 8;
-    size_t x_size = (size_t)(c->rows * c->pitch) * c->elem_size, padded_size = (size_t)(padded_rows * padded_pitch) * c->elem_size;
-    uint8_t *x = make_host(x_size, 0), *padded = make_host(padded_size, CUDA_POISON), *back = make_host(x_size, CUDA_POISON);
+    size_t x_size = (size_t)(c->rows * c->pitch) * c->elem_size,
+           padded_size = (size_t)(padded_rows * padded_pitch) * c->elem_size;
+    uint8_t *x = make_host(x_size, 0), *padded = make_host(padded_size, CUDA_POISON),
+            *back = make_host(x_size, CUDA_POISON);
     int32_t starts[5], ends[5];
     size_t ends_size = (size_t)c->n_groups * 4;
     uint32_t random = (uint32_t)number;
     for (size_t i = 0; i < x_size; i++) x[i] = (uint8_t)draw(&random);
-    struct mx8_pad_job host = {.padded = padded, .x = x, .rows = c->rows, .padded_rows = padded_rows, .cols = c->cols,
-        .elem_size = c->elem_size, .x_stride = c->pitch, .padded_stride = padded_pitch, .offsets = c->ends, .n_groups = c->n_groups,
-        .alignment = c->alignment, .starts = starts, .ends = ends};
+    struct mx8_pad_job host = {.padded = padded,
+        .x = x,
+        .rows = c->rows,
+        .padded_rows = padded_rows,
+        .cols = c->cols,
+        .elem_size = c->elem_size,
+        .x_stride = c->pitch,
+        .padded_stride = padded_pitch,
+        .offsets = c->ends,
+        .n_groups = c->n_groups,
+        .alignment = c->alignment,
+        .starts = starts,
+        .ends = ends};
     struct mx8_pad_job d = host;
     rewind_buffers();
     d.x = copy_to_device(x, x_size);
@@ -145,13 +169,22 @@ static void settle_nans(void *values, int32_t dtype, int64_t n) {
 static void check_dequantize(int64_t rows, int64_t cols, int64_t pitch, int32_t format, int32_t dtype, int transposed) {
     size_t element = dtype == MX8_F32 ? 4 : 2, size = (size_t)(rows * pitch) * element;
     int64_t blocks = round_up(cols, 32) / 32, lines = transposed ? cols : rows, length = (transposed ? rows : cols) + 5;
-    uint8_t *codes = make_host((size_t)(lines * length), 0), *scales = make_host((size_t)(rows * blocks), 0), *want = make_host(size, 0);
+    uint8_t *codes = make_host((size_t)(lines * length), 0), *scales = make_host((size_t)(rows * blocks), 0),
+            *want = make_host(size, 0);
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t c = 0; c < cols; c++) codes[transposed ? c * length + r : r * length + c] = (uint8_t)(c + r / 256);
         for (int64_t b = 0; b < blocks; b++) scales[r * blocks + b] = (uint8_t)(r + 7 * (b / 8));
     }
-    struct mx8_dequant_job host = {.dst = want, .dst_dtype = dtype, .rows = rows, .cols = cols, .dst_stride = {pitch, 1}, .codes = codes,
-        .code_stride = {transposed ? 1 : length, transposed ? length : 1}, .scales = scales, .scale_stride = {blocks, 1}, .format = format};
+    struct mx8_dequant_job host = {.dst = want,
+        .dst_dtype = dtype,
+        .rows = rows,
+        .cols = cols,
+        .dst_stride = {pitch, 1},
+        .codes = codes,
+        .code_stride = {transposed ? 1 : length, transposed ? length : 1},
+        .scales = scales,
+        .scale_stride = {blocks, 1},
+        .format = format};
     struct mx8_dequant_job d = host;
     rewind_buffers();
     d.dst = make_buffer(size, 0);

@@ -83,7 +83,9 @@ struct run {
     char name[256];
 };
 
-static int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+static int64_t round_up(int64_t n, int64_t unit) {
+    return (n + unit - 1) / unit * unit;
+}
 
 static float make_float(uint32_t bits) {
     float value;
@@ -93,7 +95,8 @@ static float make_float(uint32_t bits) {
 
 /* Values over 24 binades, many zeros. WILD: now and then one that is not finite, and stretches of zeros. */
 static float draw_value(uint32_t *state, enum values values, int64_t at) {
-    uint32_t kind = draw(state) % 8192, exponent = 115 + draw(state) % 24, sign = draw(state) << 31, mantissa = draw(state) & 0x7FFFFF;
+    uint32_t kind = draw(state) % 8192, exponent = 115 + draw(state) % 24, sign = draw(state) << 31,
+             mantissa = draw(state) & 0x7FFFFF;
     if (kind < 200) return draw(state) % 2 ? 0.0f : -0.0f;
     if (values == WILD && kind == 8191) return make_float(0x7FC00000);
     if (values == WILD && kind == 8190) return make_float(0xFF800000);
@@ -117,21 +120,26 @@ static void *make_source(const struct plan *p, int64_t elements, size_t *bytes) 
     return source;
 }
 
-/* Column codes and scales are stored transposed, each expert after the other. ODD pitches fit no vector access. */
+/* Column codes are stored transposed, each expert after the other; so are column scales but for those of experts, which
+ * are (blocks, columns). ODD pitches fit no vector access. */
 static void prepare_run(const struct plan *p, struct run *run) {
     const struct shape *s = &p->shape;
     int64_t rows = s->rows, cols = s->cols, batch = s->batch > 0 ? s->batch : 1, blocks = round_up(cols, 32) / 32;
     int64_t padding = p->geometry.padding ? p->geometry.padding : 32;
-    int64_t padded = s->n_groups > 0 ? round_up(rows + padding * s->n_groups, padding) : p->layout == GAPS ? round_up(rows, 32) : rows;
+    int64_t padded = s->n_groups > 0     ? round_up(rows + padding * s->n_groups, padding)
+                     : p->layout == GAPS ? round_up(rows, 32)
+                                         : rows;
     int64_t odd = p->layout == ODD ? 3 : 0, gap = p->layout == GAPS ? 16 : 0;
     int64_t row_pitch = round_up(cols, 16) + gap + odd, scale_pitch = blocks + odd + gap / 16;
     int64_t col_pitch = round_up(padded, 16) + gap + odd, col_scale_pitch = round_up(padded, 32) / 32 + odd + gap / 16;
-    int64_t length = p->layout == TRANSPOSED ? rows + 2 : round_up(cols, 8) + gap + odd, lines = p->layout == TRANSPOSED ? cols : rows;
+    int64_t length = p->layout == TRANSPOSED ? rows + 2 : round_up(cols, 8) + gap + odd,
+            lines = p->layout == TRANSPOSED ? cols : rows;
     memset(run, 0, sizeof *run);
-    snprintf(run->name, sizeof run->name, "%lldx%lldx%lld in %d groups, group %d, tiles %d and %d, padding %d, %s, %s, rule %d, %s, %s, values %d",
-        (long long)batch, (long long)rows, (long long)cols, s->n_groups, p->geometry.group, p->geometry.tile, p->geometry.col_tile,
-        p->geometry.padding, layout_names[p->layout], side_names[p->sides], p->rule, p->dtype == MX8_F32 ? "f32" : "bf16",
-        p->format == MX8_F8_E5M2 ? "e5m2" : "e4m3", p->values);
+    snprintf(run->name, sizeof run->name,
+        "%lldx%lldx%lld in %d groups, group %d, tiles %d and %d, padding %d, %s, %s, rule %d, %s, %s, values %d",
+        (long long)batch, (long long)rows, (long long)cols, s->n_groups, p->geometry.group, p->geometry.tile,
+        p->geometry.col_tile, p->geometry.padding, layout_names[p->layout], side_names[p->sides], p->rule,
+        p->dtype == MX8_F32 ? "f32" : "bf16", p->format == MX8_F8_E5M2 ? "e5m2" : "e4m3", p->values);
     run->row_codes = p->sides == COLS_ONLY ? 0 : (size_t)(batch * rows * row_pitch);
     run->row_scales = p->sides == COLS_ONLY ? 0 : (size_t)(batch * rows * scale_pitch);
     run->col_codes = p->sides == ROWS_ONLY ? 0 : (size_t)(batch * cols * col_pitch);
@@ -149,7 +157,7 @@ static void prepare_run(const struct plan *p, struct run *run) {
         .col_codes = p->sides == ROWS_ONLY ? NULL : make_host(run->col_codes, CUDA_POISON),
         .col_code_stride = {cols * col_pitch, 1, col_pitch},
         .col_scales = p->sides == ROWS_ONLY ? NULL : make_host(run->col_scales, CUDA_POISON),
-        .col_scale_stride = {cols * col_scale_pitch, 1, col_scale_pitch},
+        .col_scale_stride = {cols * col_scale_pitch, batch > 1 ? cols : 1, batch > 1 ? 1 : col_scale_pitch},
         .offsets = s->n_groups > 0 ? s->ends : NULL,
         .n_groups = s->n_groups,
         .padded_rows = padded,
@@ -200,7 +208,9 @@ static void compare_run(const struct run *run, const struct mx8_quant_job *d) {
         expect_buffer(run->name, "column scales", d->col_scales, run->job.col_scales, run->col_scales);
         expect_buffer(run->name, "column codes", d->col_codes, run->job.col_codes, run->col_codes);
     }
-    if (d->padded_ends) expect_buffer(run->name, "padded ends", d->padded_ends, run->padded_ends, (size_t)d->n_groups * sizeof(int32_t));
+    if (d->padded_ends)
+        expect_buffer(
+            run->name, "padded ends", d->padded_ends, run->padded_ends, (size_t)d->n_groups * sizeof(int32_t));
     expect_buffer(run->name, "saturated", d->saturated, &run->saturated, sizeof run->saturated);
 }
 
@@ -222,8 +232,13 @@ static void geometries_match_the_reference(void **state) {
     for (int s = 0; s < COUNT(shapes); s++) {
         for (int g = 0; g < COUNT(geometries); g++) {
             for (int layout = 0; layout < LAYOUTS; layout++) {
-                struct plan p = {.shape = shapes[s], .geometry = geometries[g], .layout = layout, .values = WILD,
-                    .sides = (enum sides)((s + g + layout) % SIDES), .dtype = MX8_BF16, .rule = MX8_SCALE_FLOOR,
+                struct plan p = {.shape = shapes[s],
+                    .geometry = geometries[g],
+                    .layout = layout,
+                    .values = WILD,
+                    .sides = (enum sides)((s + g + layout) % SIDES),
+                    .dtype = MX8_BF16,
+                    .rule = MX8_SCALE_FLOOR,
                     .format = MX8_F8_E4M3};
                 check_plan(&p);
             }
@@ -238,8 +253,14 @@ static void sides_match_the_reference(void **state) {
     for (int s = 0; s < COUNT(shapes); s++) {
         for (int g = 0; g < COUNT(geometries); g++) {
             for (int sides = 0; sides < SIDES; sides++) {
-                struct plan p = {.shape = shapes[s], .geometry = geometries[g], .layout = s % 2 ? GAPS : ALIGNED, .values = NORMAL,
-                    .sides = (enum sides)sides, .dtype = MX8_BF16, .rule = MX8_SCALE_RCEIL, .format = MX8_F8_E4M3};
+                struct plan p = {.shape = shapes[s],
+                    .geometry = geometries[g],
+                    .layout = s % 2 ? GAPS : ALIGNED,
+                    .values = NORMAL,
+                    .sides = (enum sides)sides,
+                    .dtype = MX8_BF16,
+                    .rule = MX8_SCALE_RCEIL,
+                    .format = MX8_F8_E4M3};
                 check_plan(&p);
             }
         }
@@ -249,13 +270,20 @@ static void sides_match_the_reference(void **state) {
 static void rules_formats_and_values_match_the_reference(void **state) {
     (void)state;
     NEEDS_CUDA();
-    static const struct shape few[] = {{.rows = 257, .cols = 264}, {.rows = 150, .cols = 72, .n_groups = 4, .ends = {1, 34, 97, 150}}};
+    static const struct shape few[] = {
+        {.rows = 257, .cols = 264}, {.rows = 150, .cols = 72, .n_groups = 4, .ends = {1, 34, 97, 150}}};
     static const enum values all[] = {NORMAL, WILD, TINY, HUGE_VALUES};
     static const int some[] = {1, 3, 4, 5, 7};
     for (int rule = 0; rule < 4; rule++) {
         for (int i = 0; i < 2 * 2 * 4 * COUNT(some); i++) {
-            struct plan p = {.shape = few[i & 1], .geometry = geometries[some[i / 16]], .layout = ALIGNED, .values = all[i / 4 % 4],
-                .sides = BOTH, .dtype = MX8_BF16, .rule = rule, .format = i & 2 ? MX8_F8_E5M2 : MX8_F8_E4M3};
+            struct plan p = {.shape = few[i & 1],
+                .geometry = geometries[some[i / 16]],
+                .layout = ALIGNED,
+                .values = all[i / 4 % 4],
+                .sides = BOTH,
+                .dtype = MX8_BF16,
+                .rule = rule,
+                .format = i & 2 ? MX8_F8_E5M2 : MX8_F8_E4M3};
             check_plan(&p);
             p.dtype = MX8_F32;
             check_plan(&p);
@@ -272,8 +300,17 @@ static void rceil_corner_matches_the_reference(void **state) {
     for (int i = 0; i < COUNT(bits); i++) source[32 * i + i] = make_float(bits[i]);
     uint8_t codes[sizeof source / 4], scales[COUNT(bits)];
     for (int rule = 0; rule < 4; rule++) {
-        struct mx8_quant_job j = {.src = source, .batch = 1, .rows = COUNT(bits), .cols = 32, .src_stride = {0, 32, 1}, .row_codes = codes,
-            .row_code_stride = {0, 32, 1}, .row_scales = scales, .row_scale_stride = {0, 1, 1}, .rule = rule, .format = MX8_F8_E4M3};
+        struct mx8_quant_job j = {.src = source,
+            .batch = 1,
+            .rows = COUNT(bits),
+            .cols = 32,
+            .src_stride = {0, 32, 1},
+            .row_codes = codes,
+            .row_code_stride = {0, 32, 1},
+            .row_scales = scales,
+            .row_scale_stride = {0, 1, 1},
+            .rule = rule,
+            .format = MX8_F8_E4M3};
         mx8i_reference_quantize(&j);
         rewind_buffers();
         struct mx8_quant_job d = j;
@@ -292,7 +329,8 @@ static const void *spread_source(const struct run *run, int64_t *pitch) {
     int64_t lines = j->batch * j->rows;
     *pitch = j->src_stride[1] + 1;
     uint16_t *copy = make_host((size_t)(lines * *pitch) * 2, 0);
-    for (int64_t r = 0; r < lines; r++) memcpy(copy + r * *pitch, (const uint16_t *)j->src + r * j->src_stride[1], (size_t)j->cols * 2);
+    for (int64_t r = 0; r < lines; r++)
+        memcpy(copy + r * *pitch, (const uint16_t *)j->src + r * j->src_stride[1], (size_t)j->cols * 2);
     const void *device = copy_to_device(copy, (size_t)(lines * *pitch) * 2);
     free(copy);
     return device;
@@ -300,9 +338,15 @@ static const void *spread_source(const struct run *run, int64_t *pitch) {
 
 /* Takes the place of the reference: outputs of the generic kernels become the host's. */
 static void take_outputs(struct run *run, const struct mx8_quant_job *d) {
-    struct { uint8_t **host; const uint8_t *device; size_t size; const char *name; } all[] = {
-        {&run->job.row_codes, d->row_codes, run->row_codes, "row codes"}, {&run->job.row_scales, d->row_scales, run->row_scales, "row scales"},
-        {&run->job.col_codes, d->col_codes, run->col_codes, "column codes"}, {&run->job.col_scales, d->col_scales, run->col_scales, "column scales"}};
+    struct {
+        uint8_t **host;
+        const uint8_t *device;
+        size_t size;
+        const char *name;
+    } all[] = {{&run->job.row_codes, d->row_codes, run->row_codes, "row codes"},
+        {&run->job.row_scales, d->row_scales, run->row_scales, "row scales"},
+        {&run->job.col_codes, d->col_codes, run->col_codes, "column codes"},
+        {&run->job.col_scales, d->col_scales, run->col_scales, "column scales"}};
     for (int i = 0; i < COUNT(all); i++) {
         if (!all[i].device) continue;
         free(*all[i].host);
@@ -328,8 +372,14 @@ static void large_jobs_match_the_generic_kernels(void **state) {
     };
     for (int s = 0; s < COUNT(large); s++) {
         for (int g = 1; g < COUNT(geometries); g++) {
-            struct plan p = {.shape = large[s], .geometry = geometries[g], .layout = ALIGNED, .values = WILD, .sides = g == 5 ? BOTH : (enum sides)(g % SIDES),
-                .dtype = MX8_BF16, .rule = MX8_SCALE_FLOOR, .format = MX8_F8_E4M3};
+            struct plan p = {.shape = large[s],
+                .geometry = geometries[g],
+                .layout = ALIGNED,
+                .values = WILD,
+                .sides = g == 5 ? BOTH : (enum sides)(g % SIDES),
+                .dtype = MX8_BF16,
+                .rule = MX8_SCALE_FLOOR,
+                .format = MX8_F8_E4M3};
             struct run run;
             prepare_run(&p, &run);
             rewind_buffers();

@@ -1,0 +1,467 @@
+/* Times the CUDA backend's quantizers and matrix products through its kernel table.
+ *
+ *   cc -std=gnu11 -O2 -Iinclude -Isrc bench/cuda_kernels.c -ldl -lm -o cuda_kernels
+ *   ./cuda_kernels [--library build/libmx8_cuda.so] [--json FILE] [--sustain SECONDS] [--only WORD] [--quick]
+ *
+ * Every line is measured twice: "burst", the median of 15 batches of about 5 ms from a rested device, and "sustained",
+ * launches without a pause for --sustain seconds (2), where the power cap decides. GB/s counts each source byte and
+ * each code and scale byte once; TFLOP/s counts 2 M N K of the rows that exist. Times are wall-clock between two
+ * synchronisations around many launches, so what a launch costs the host is hidden unless a kernel is shorter than
+ * that. Data are Gaussian: zeros and constants draw less power and run faster. --quick leaves out the second shape. */
+#include <dlfcn.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include "kernels/cuda/backend.h"
+
+#define BATCHES          15
+#define MAX_EXPERTS      8
+#define PATTERN          ((size_t)1 << 22) /* numbers drawn on the host, repeated on the device */
+#define DIVIDE_UP(n, by) (((n) + (by)-1) / (by))
+
+static struct mx8_exec exec;
+static FILE *json;
+static int json_lines;
+static double sustain_seconds = 2;
+static const char *only;
+
+static enum mx8_status report_failure(enum mx8_status status, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fputc('\n', stderr);
+    return status;
+}
+
+static void require(enum mx8_status status, const char *what) {
+    if (status == MX8_OK) return;
+    fprintf(stderr, "cuda_kernels: %s failed with status %d\n", what, (int)status);
+    exit(1);
+}
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- what is timed ---- */
+
+/* One kernel call; exactly one of the jobs is meant. */
+struct task {
+    const struct mx8_quant_job *quant;
+    const struct mx8_gemm_job *gemm;
+};
+
+static void run_task(const struct task *t) {
+    require(t->quant ? exec.k->quantize(&exec, t->quant) : exec.k->gemm(&exec, t->gemm), "a kernel");
+}
+
+static double time_batch(const struct task *t, int launches) {
+    double start = now();
+    for (int i = 0; i < launches; i++) run_task(t);
+    require(exec.k->synchronize(&exec), "synchronize");
+    return (now() - start) / launches;
+}
+
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double time_burst(const struct task *t) {
+    double seconds[BATCHES], one = time_batch(t, 3);
+    int launches = one < 2.5e-3 ? (int)(5e-3 / one) : 2;
+    if (launches > 2000) launches = 2000;
+    usleep(100000); /* let the clock recover */
+    time_batch(t, launches);
+    for (int i = 0; i < BATCHES; i++) seconds[i] = time_batch(t, launches);
+    qsort(seconds, BATCHES, sizeof *seconds, compare_doubles);
+    return seconds[BATCHES / 2];
+}
+
+static double time_sustained(const struct task *t, double one) {
+    int launches = (int)(0.1 / one) + 1, total = 0;
+    double start = now(), last;
+    do {
+        time_batch(t, launches);
+        total += launches;
+        last = now();
+    } while (last - start < sustain_seconds);
+    return (last - start) / total;
+}
+
+/* work: bytes or flops of one call. */
+static void measure(const struct task *t, const char *name, const char *shape, double work, const char *unit) {
+    char full[256];
+    snprintf(full, sizeof full, "%s %s", name, shape);
+    if (only && !strstr(full, only)) return;
+    double divisor = strcmp(unit, "GB/s") == 0 ? 1e9 : 1e12, burst = time_burst(t);
+    double sustained = sustain_seconds > 0 ? time_sustained(t, burst) : (double)NAN;
+    printf("%-34s %-34s %9.3f ms %8.0f %8.0f %s\n", name, shape, burst * 1e3, work / burst / divisor,
+        work / sustained / divisor, unit);
+    fflush(stdout);
+    if (!json) return;
+    fprintf(json, "%s\n  {\"name\": \"%s\", \"shape\": \"%s\", \"ms\": %.5f, \"burst\": %.1f, \"sustained\": ",
+        json_lines++ ? "," : "[", name, shape, burst * 1e3, work / burst / divisor);
+    if (sustain_seconds > 0)
+        fprintf(json, "%.1f", work / sustained / divisor);
+    else
+        fprintf(json, "null");
+    fprintf(json, ", \"unit\": \"%s\"}", unit);
+}
+
+/* ---- data ---- */
+
+/* Device memory, sized for the largest case and shared by all. */
+static struct {
+    uint16_t *source; /* Gaussian bf16 */
+    size_t source_elements;
+    uint8_t *codes[2], *scales[2]; /* two operands, or two orientations */
+    size_t code_bytes;
+    void *out;
+    int32_t *offsets, *padded_ends;
+} buffers;
+
+static void *reserve(size_t bytes) {
+    void *p;
+    require(exec.k->allocate(&exec, bytes, &p), "allocate");
+    return p;
+}
+
+static uint16_t draw_bf16(uint64_t *state) {
+    float sum = 0;
+    for (int i = 0; i < 4; i++) {
+        *state = *state * 6364136223846793005u + 1442695040888963407u;
+        sum += (float)(uint32_t)(*state >> 40) / 8388608.0f - 1.0f;
+    }
+    uint32_t bits;
+    memcpy(&bits, &sum, sizeof bits);
+    return (uint16_t)(bits >> 16);
+}
+
+static void prepare_buffers(size_t elements, size_t code_bytes, size_t out_bytes) {
+    uint16_t *pattern = malloc(PATTERN * sizeof *pattern);
+    uint64_t state = 1;
+    if (!pattern) exit(1);
+    for (size_t i = 0; i < PATTERN; i++) pattern[i] = draw_bf16(&state);
+    buffers.source_elements = DIVIDE_UP(elements, PATTERN) * PATTERN;
+    buffers.source = reserve(buffers.source_elements * sizeof *pattern);
+    require(exec.k->upload(&exec, buffers.source, pattern, PATTERN * sizeof *pattern), "upload");
+    for (size_t done = PATTERN; done < buffers.source_elements; done += PATTERN)
+        require(exec.k->copy(&exec, buffers.source + done, buffers.source, PATTERN * sizeof *pattern), "copy");
+    free(pattern);
+    buffers.code_bytes = code_bytes;
+    for (int i = 0; i < 2; i++) {
+        buffers.codes[i] = reserve(code_bytes);
+        buffers.scales[i] = reserve(code_bytes / 32 + 4096);
+    }
+    buffers.out = reserve(out_bytes);
+    buffers.offsets = reserve(MAX_EXPERTS * sizeof(int32_t));
+    buffers.padded_ends = reserve(MAX_EXPERTS * sizeof(int32_t));
+}
+
+/* Cumulative ends of G groups of M rows: equal, or of sizes 1 : 2 : .. : G (and then not multiples of anything). */
+static void set_groups(int64_t M, int32_t G, int skewed) {
+    int32_t ends[MAX_EXPERTS];
+    for (int32_t g = 0; g < G; g++)
+        ends[g] = (int32_t)(skewed ? M * (g + 1) * (g + 2) / (G * (G + 1)) : M * (g + 1) / G);
+    require(exec.k->upload(&exec, buffers.offsets, ends, (size_t)G * sizeof *ends), "upload");
+}
+
+/* ---- quantizers ---- */
+
+enum { ROWS = 1, COLS = 2 };
+
+/* batch x rows x cols of the source; codes of the row orientation into operand `row`, of the column orientation into
+ * `col`. */
+static struct mx8_quant_job make_quant(int64_t batch, int64_t rows, int64_t cols, int sides, int row, int col,
+    int32_t group, int32_t tile, int32_t col_tile, int32_t G) {
+    int64_t padded = G > 0 ? rows + 128 * (int64_t)G : rows;
+    struct mx8_quant_job j = {.src = buffers.source,
+        .src_dtype = MX8_BF16,
+        .batch = batch,
+        .rows = rows,
+        .cols = cols,
+        .src_stride = {rows * cols, cols, 1},
+        .padded_rows = padded,
+        .format = MX8_F8_E4M3,
+        .group = group,
+        .tile = tile,
+        .col_tile = col_tile,
+        .padding = 128};
+    if (G > 0) {
+        j.offsets = buffers.offsets;
+        j.n_groups = G;
+        j.padded_ends = buffers.padded_ends;
+    }
+    if (sides & ROWS) {
+        j.row_codes = buffers.codes[row];
+        j.row_scales = buffers.scales[row];
+        memcpy(j.row_code_stride, (int64_t[3]){rows * cols, cols, 1}, sizeof j.row_code_stride);
+        memcpy(j.row_scale_stride, (int64_t[3]){rows * cols / 32, cols / 32, 1}, sizeof j.row_scale_stride);
+    }
+    if (sides & COLS) {
+        j.col_codes = buffers.codes[col];
+        j.col_scales = buffers.scales[col];
+        memcpy(j.col_code_stride, (int64_t[3]){cols * padded, 1, padded}, sizeof j.col_code_stride);
+        memcpy(j.col_scale_stride, (int64_t[3]){cols * padded / 32, 1, padded / 32}, sizeof j.col_scale_stride);
+    }
+    return j;
+}
+
+static void bench_quantizers(int64_t M, int64_t K, int64_t N) {
+    static const struct {
+        const char *name;
+        int sides;
+        int32_t group, tile, col_tile, G;
+    } lines[] = {
+        {"quantize rows, group 256", ROWS, 256, 1, 1, 0},
+        {"quantize columns, group 256", COLS, 256, 1, 1, 0},
+        {"quantize columns, group 256 x 32", COLS, 256, 1, 32, 0},
+        {"quantize both, group 256", ROWS | COLS, 256, 1, 1, 0},
+        {"quantize both, group 256, cols x 32", ROWS | COLS, 256, 1, 32, 0},
+        {"quantize both, group 256, 8 groups", ROWS | COLS, 256, 1, 1, 8},
+        {"quantize rows, group 128", ROWS, 128, 1, 1, 0},
+        {"quantize both, group 128", ROWS | COLS, 128, 1, 1, 0},
+        {"quantize rows, group 32", ROWS, 32, 1, 1, 0},
+        {"quantize columns, group 32", COLS, 32, 1, 1, 0},
+        {"quantize both, group 32", ROWS | COLS, 32, 1, 1, 0},
+        {"quantize both, group 32, 8 groups", ROWS | COLS, 32, 1, 1, 8},
+    };
+    char shape[64];
+    set_groups(M, 8, 1);
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        double n = (double)M * (double)K, sides = lines[i].sides == (ROWS | COLS) ? 2 : 1;
+        struct mx8_quant_job j =
+            make_quant(1, M, K, lines[i].sides, 0, 1, lines[i].group, lines[i].tile, lines[i].col_tile, lines[i].G);
+        snprintf(shape, sizeof shape, "%lldx%lld", (long long)M, (long long)K);
+        measure(&(struct task){.quant = &j}, lines[i].name, shape, n * (2 + sides * (1 + 1.0 / 32)), "GB/s");
+    }
+    double n = (double)MAX_EXPERTS * (double)N * (double)K;
+    struct mx8_quant_job w = make_quant(MAX_EXPERTS, N, K, ROWS | COLS, 0, 1, 256, 32, 32, 0);
+    snprintf(shape, sizeof shape, "%dx%lldx%lld", MAX_EXPERTS, (long long)N, (long long)K);
+    measure(
+        &(struct task){.quant = &w}, "quantize weights both, 32 x 256", shape, n * (2 + 2 * (1 + 1.0 / 32)), "GB/s");
+    struct mx8_quant_job c = make_quant(MAX_EXPERTS, N, K, COLS, 0, 1, 32, 1, 1, 0);
+    measure(&(struct task){.quant = &c}, "quantize weights columns, group 32", shape, n * (3 + 1.0 / 32), "GB/s");
+}
+
+/* ---- matrix products ---- */
+
+static struct mx8_matrix use_codes(int operand, int64_t lines, int64_t depth, int32_t tile) {
+    return (struct mx8_matrix){.data = buffers.codes[operand],
+        .dtype = MX8_F8_E4M3,
+        .ls = depth,
+        .ks = 1,
+        .gs = lines * depth,
+        .scales = buffers.scales[operand],
+        .sls = depth / 32,
+        .sks = 1,
+        .sgs = lines * depth / 32,
+        .scale_group = 256,
+        .tile = tile};
+}
+
+/* A view of the Gaussian source. `skip` keeps the operands of a product apart. */
+static struct mx8_matrix use_bf16(size_t skip, int64_t ls, int64_t ks, int64_t gs) {
+    return (struct mx8_matrix){.data = buffers.source + skip, .dtype = MX8_BF16, .ls = ls, .ks = ks, .gs = gs};
+}
+
+static void time_product(
+    struct mx8_gemm_job *j, const char *name, int64_t M, int64_t N, int64_t K, int32_t G, int skewed) {
+    char shape[64];
+    snprintf(shape, sizeof shape, "%lldx%lldx%lld G %d%s", (long long)M, (long long)N, (long long)K, G,
+        skewed ? " skewed" : "");
+    measure(&(struct task){.gemm = j}, name, shape, 2.0 * (double)M * (double)N * (double)K, "TFLOP/s");
+}
+
+/* C (M,N) of M groups: rows of `lines` weights each. `cols`: the weights' blocks run along the middle dimension. */
+static void bench_row_groups(const char *name, int64_t M, int64_t N, int64_t K, int32_t G, int skewed, int cols) {
+    struct mx8_quant_job tokens = make_quant(1, M, K, ROWS, 0, 1, 256, 1, 1, 0);
+    struct mx8_quant_job weights =
+        cols ? make_quant(G, K, N, COLS, 0, 1, 256, 32, 32, 0) : make_quant(G, N, K, ROWS, 1, 1, 256, 32, 32, 0);
+    require(exec.k->quantize(&exec, &tokens), "quantize");
+    require(exec.k->quantize(&exec, &weights), "quantize");
+    struct mx8_gemm_job j = {.mode = MX8_GEMM_M_GROUPS,
+        .M = M,
+        .N = N,
+        .K = K,
+        .G = G,
+        .offsets = buffers.offsets,
+        .a = use_codes(0, M, K, 1),
+        .b = use_codes(1, N, K, 32),
+        .c = buffers.out,
+        .c_dtype = MX8_BF16,
+        .c_ls = N};
+    j.a.gs = j.a.sgs = 0;
+    time_product(&j, name, M, N, K, G, skewed);
+}
+
+static void bench_weight_gradient(int64_t M, int64_t N, int64_t K, int32_t G, int skewed) {
+    static const struct {
+        const char *name;
+        int32_t dtype, accumulate;
+    } outputs[] = {{"mxfp8 wgrad, f32", MX8_F32, 0}, {"mxfp8 wgrad, f32 accumulate", MX8_F32, 1},
+        {"mxfp8 wgrad, bf16", MX8_BF16, 0}};
+    int64_t padded = M + 128 * (int64_t)G;
+    struct mx8_quant_job dy = make_quant(1, M, N, COLS, 0, 0, 256, 1, 1, G),
+                         x = make_quant(1, M, K, COLS, 1, 1, 256, 1, 32, G);
+    require(exec.k->quantize(&exec, &dy), "quantize");
+    require(exec.k->quantize(&exec, &x), "quantize");
+    for (int i = 0; i < 3; i++) {
+        struct mx8_gemm_job j = {.mode = MX8_GEMM_K_GROUPS,
+            .M = N,
+            .N = K,
+            .K = padded,
+            .G = G,
+            .offsets = buffers.padded_ends,
+            .a = use_codes(0, N, padded, 1),
+            .b = use_codes(1, K, padded, 32),
+            .c = buffers.out,
+            .c_dtype = outputs[i].dtype,
+            .c_ls = K,
+            .c_gs = N * K,
+            .accumulate = outputs[i].accumulate};
+        j.a.gs = j.a.sgs = j.b.gs = j.b.sgs = 0;
+        time_product(&j, outputs[i].name, M, N, K, G, skewed);
+    }
+}
+
+/* The same products of bf16 operands as training would store them. */
+static void bench_bf16(int64_t M, int64_t N, int64_t K, int32_t G, int skewed) {
+    struct mx8_gemm_job forward = {.mode = MX8_GEMM_M_GROUPS,
+        .M = M,
+        .N = N,
+        .K = K,
+        .G = G,
+        .offsets = buffers.offsets,
+        .a = use_bf16(0, K, 1, 0),
+        .b = use_bf16(8192, K, 1, N * K),
+        .c = buffers.out,
+        .c_dtype = MX8_BF16,
+        .c_ls = N};
+    time_product(&forward, "bf16 forward", M, N, K, G, skewed);
+    struct mx8_gemm_job wgrad = {.mode = MX8_GEMM_K_GROUPS,
+        .M = N,
+        .N = K,
+        .K = M,
+        .G = G,
+        .offsets = buffers.offsets,
+        .a = use_bf16(0, 1, N, 0),
+        .b = use_bf16(8192, 1, K, 0),
+        .c = buffers.out,
+        .c_dtype = MX8_F32,
+        .c_ls = K,
+        .c_gs = N * K};
+    time_product(&wgrad, "bf16 wgrad, f32", M, N, K, G, skewed);
+}
+
+static void bench_grouped(int64_t M, int64_t N, int64_t K) {
+    static const struct {
+        int32_t G;
+        int skewed;
+    } groups[] = {{1, 0}, {2, 0}, {4, 0}, {8, 0}, {8, 1}};
+    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
+        int32_t G = groups[i].G;
+        set_groups(M, G, groups[i].skewed);
+        bench_row_groups("mxfp8 forward", M, N, K, G, groups[i].skewed, 0);
+        bench_row_groups("mxfp8 dgrad", M, K, N, G, groups[i].skewed, 1);
+        bench_weight_gradient(M, N, K, G, groups[i].skewed);
+        bench_bf16(M, N, K, G, groups[i].skewed);
+    }
+}
+
+static void bench_dense(int64_t n) {
+    struct mx8_quant_job a = make_quant(1, n, n, ROWS, 0, 0, 256, 1, 1, 0),
+                         b = make_quant(1, n, n, ROWS, 1, 1, 256, 32, 32, 0);
+    require(exec.k->quantize(&exec, &a), "quantize");
+    require(exec.k->quantize(&exec, &b), "quantize");
+    struct mx8_gemm_job j = {.mode = MX8_GEMM_DENSE,
+        .M = n,
+        .N = n,
+        .K = n,
+        .a = use_codes(0, n, n, 1),
+        .b = use_codes(1, n, n, 32),
+        .c = buffers.out,
+        .c_dtype = MX8_BF16,
+        .c_ls = n};
+    j.a.gs = j.a.sgs = j.b.gs = j.b.sgs = 0;
+    time_product(&j, "mxfp8 dense", n, n, n, 1, 0);
+    struct mx8_gemm_job h = j;
+    h.a = use_bf16(0, n, 1, 0);
+    h.b = use_bf16(8192, n, 1, 0);
+    time_product(&h, "bf16 dense", n, n, n, 1, 0);
+}
+
+static void open_library(const char *path) {
+    static const struct mx8_cuda_host host = {report_failure};
+    void *backend, *library = dlopen(path, RTLD_NOW), *symbol = library ? dlsym(library, "mx8_open_cuda") : NULL;
+    mx8_open_cuda_function open;
+    struct mx8_cuda_info info;
+    void (*close)(void *);
+    if (!symbol) {
+        fprintf(stderr, "cuda_kernels: %s\n", dlerror());
+        exit(1);
+    }
+    memcpy(&open, &symbol, sizeof open);
+    require(open(&host, 0, &exec.k, &backend, &info, &close), "mx8_open_cuda");
+    exec.threads = 1;
+    exec.backend = backend;
+    exec.scratch_bytes = exec.k->scratch_size(1);
+    exec.scratch = reserve(exec.scratch_bytes);
+    printf("%s\n%-34s %-34s %12s %8s %8s\n", info.reason, "kernel", "shape", "burst", "burst", "sustained");
+}
+
+int main(int argc, char **argv) {
+    const char *library = "libmx8_cuda.so", *json_path = NULL;
+    int quick = 0;
+    for (int i = 1; i < argc; i++) {
+        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
+        if (strcmp(argv[i], "--quick") == 0) {
+            quick = 1;
+            continue;
+        }
+        if (!value) {
+            fprintf(stderr, "cuda_kernels: %s needs a value, or is unknown\n", argv[i]);
+            return 2;
+        }
+        if (strcmp(argv[i], "--library") == 0)
+            library = value;
+        else if (strcmp(argv[i], "--json") == 0)
+            json_path = value;
+        else if (strcmp(argv[i], "--sustain") == 0)
+            sustain_seconds = atof(value);
+        else if (strcmp(argv[i], "--only") == 0)
+            only = value;
+        else {
+            fprintf(stderr, "cuda_kernels: unknown option %s\n", argv[i]);
+            return 2;
+        }
+        i++;
+    }
+    if (json_path && !(json = fopen(json_path, "w"))) {
+        perror(json_path);
+        return 1;
+    }
+    open_library(library);
+    size_t tokens = (size_t)(65536 + 128 * MAX_EXPERTS) * 8192;
+    prepare_buffers(tokens + PATTERN, tokens, (size_t)MAX_EXPERTS * 8192 * 5120 * sizeof(float));
+    bench_quantizers(65536, 5120, 8192);
+    bench_dense(8192);
+    bench_grouped(65536, 8192, 5120);
+    if (!quick) {
+        bench_quantizers(65536, 7168, 2048);
+        bench_grouped(65536, 2048, 7168);
+    }
+    if (json) {
+        fprintf(json, "%s\n]\n", json_lines ? "" : "[");
+        fclose(json);
+    }
+    return 0;
+}
