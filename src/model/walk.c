@@ -143,7 +143,7 @@ void mx8i_forget_forms(struct mx8_forms *f, struct mx8_need need) {
 enum mx8_status mx8i_run_linear(struct mx8_model *m, struct mx8_tensor y, const struct mx8_forms *x,
     const struct mx8_param *p, struct mx8_tensor offsets) {
     struct mx8_forms w = mx8i_view_weight(m, p), a = *x;
-    if (!p->mxfp8) a.row = a.row_scale = MX8_ABSENT;
+    if (!p->mxfp8) a.row = a.row_scale = MX8_ABSENT; /* made for another consumer */
     struct mx8_op_call c = {.out = {y}, .n_out = 1, .options = mx8i_make_options(m, p)};
     struct mx8_tensor *in = c.in;
     *in++ = a.hp;
@@ -163,7 +163,7 @@ enum mx8_status mx8i_run_linear_backward(struct mx8_model *m, struct mx8_tensor 
     size_t mark = m->scratch.used;
     struct mx8_forms w = mx8i_view_weight(m, p), a = *x, d = {.hp = dy};
     MX8_TRY(mx8i_quantize_forms(m, &d, mx8i_find_need(m, 1, 1, &p), offsets, &m->scratch));
-    if (!p->mxfp8 || m->recipe.wgrad_hp) a.col = a.col_scale = MX8_ABSENT;
+    if (!p->mxfp8) a.col = a.col_scale = MX8_ABSENT; /* made for another consumer */
     struct mx8_op_call c = {.out = {dx, mx8i_view_gradient(m, p)}, .n_out = 2, .options = mx8i_make_options(m, p)};
     struct mx8_tensor *in = c.in;
     *in++ = dy;

@@ -52,6 +52,10 @@ static void test_plan_is_allocation(void **state) {
             p->total);
         assert_int_equal(p->gradients == 0, !o.training);
         assert_int_equal(p->codes > 0, i % 3 == 2);
+        size_t elements = mx8i_get_params(m)->elements;
+        assert_int_equal(p->masters, 4 * elements);
+        assert_int_equal(p->copies, i % 3 ? 2 * elements : 0);
+        assert_int_equal(p->moments, o.training ? 8 * elements : 0);
         size_t total = p->total;
         assert_int_equal(mx8i_get_memory_plan(m, ctx)->total, total + ctx->exec.scratch_bytes);
         mx8i_free_model(m);

@@ -1,5 +1,6 @@
 /* One step: what must not change its numbers (checkpointing, threads, accumulation), and what it must survive. */
 #include "model_helpers.h"
+#include "model/internal.h"
 
 static const struct mx8_model_options small = {.batch = 2, .seq_len = 24};
 
@@ -254,6 +255,53 @@ static void test_recipe_options(void **state) {
     free_subject(&f32);
 }
 
+/* One tensor's codes in both orientations against the typed quantizers, with the weights' own scale geometry. */
+static void check_codes(struct subject *s, const char *name, const struct mx8_op_options *o) {
+    const struct mx8_param *p = mx8i_find_param(mx8i_get_params(s->m), name);
+    struct mx8_forms w = mx8i_view_weight(s->m, p);
+    const int64_t n = p->count, K = p->shape[p->ndim - 1], rows[2] = {n / K, K}, scales[2] = {n / K, K / 32};
+    uint8_t *codes = calloc((size_t)n, 1), *bytes = calloc((size_t)(n / 32), 1);
+    struct mx8_tensor x = mx8_make_tensor(w.hp.data, w.hp.dtype, 2, rows),
+                      q = mx8_make_tensor(codes, w.row.dtype, 2, rows);
+    struct mx8_tensor e = mx8_make_tensor(bytes, MX8_F8_E8M0, 2, scales);
+    assert_ok(mx8_quantize_rows(s->ctx, &q, &e, &x, o));
+    assert_memory_equal(codes, w.row.data, (size_t)n);
+    assert_memory_equal(bytes, w.row_scale.data, (size_t)(n / 32));
+    q = w.col;
+    e = w.col_scale;
+    q.data = codes;
+    e.data = bytes;
+    if (p->ndim == 3)
+        assert_ok(mx8_quantize_3d(s->ctx, &q, &e, &w.hp, o));
+    else
+        assert_ok(mx8_quantize_cols(s->ctx, &q, &e, &w.hp, o));
+    assert_memory_equal(codes, w.col.data, (size_t)n);
+    assert_memory_equal(bytes, w.col_scale.data, (size_t)(n / 32));
+    free(codes);
+    free(bytes);
+}
+
+static void test_weight_codes(void **state) {
+    (void)state;
+    struct mx8_model_config c = make_variant(0);
+    c.dim = 128;
+    c.multiple_of = 128;
+    struct mx8_recipe r = make_recipe("mxfp8_moe");
+    r.scale_rule = MX8_SCALE_FLOOR;
+    r.weight_scale_group = 128;
+    r.weight_tile_rows = 32;
+    struct mx8_model_options o = small;
+    struct subject s = {.ctx = make_context(1), .T = o.batch * o.seq_len};
+    assert_ok(mx8i_plan_model(&c, &r, &o, &s.m));
+    assert_ok(mx8i_allocate_model(s.m, s.ctx));
+    assert_ok(mx8i_init_weights(s.m, 7));
+    const struct mx8_op_options geometry = {.scale_rule = MX8_SCALE_FLOOR, .scale_group = 128, .tile_rows = 32};
+    check_codes(&s, "layers.1.attention.wq.weight", &geometry);
+    check_codes(&s, "layers.2.moe.experts.w1", &geometry);
+    check_codes(&s, "layers.0.moe.experts.w2", &geometry);
+    free_subject(&s);
+}
+
 /* FLOOR clips what RCEIL does not; a recomputed layer is not counted twice. */
 static void test_saturation_count(void **state) {
     (void)state;
@@ -329,7 +377,7 @@ int main(void) {
         cmocka_unit_test(test_threads_change_no_bit), cmocka_unit_test(test_accumulation),
         cmocka_unit_test(test_gradients_are_replaced), cmocka_unit_test(test_validation),
         cmocka_unit_test(test_ignored_targets), cmocka_unit_test(test_empty_experts),
-        cmocka_unit_test(test_recipe_options), cmocka_unit_test(test_saturation_count),
-        cmocka_unit_test(test_not_finite), cmocka_unit_test(test_bad_batches)};
+        cmocka_unit_test(test_recipe_options), cmocka_unit_test(test_weight_codes),
+        cmocka_unit_test(test_saturation_count), cmocka_unit_test(test_not_finite), cmocka_unit_test(test_bad_batches)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
