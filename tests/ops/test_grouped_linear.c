@@ -188,6 +188,25 @@ static void test_accuracy_gates(void **state) {
     assert_sqnr(&high.dw, &hp.dw, 110);
 }
 
+/* Rows that belong to no group are not quantized: clipped values there would count. */
+static void test_tail_is_not_quantized(void **state) {
+    (void)state;
+    int64_t clipped = 0;
+    struct layer l = make_layer(&group_cases[3], 64, 96, mxfp8);
+    l.options.scale_rule = MX8_SCALE_FLOOR;
+    fill(&l.x, 1);
+    fill(&l.w, 1);
+    fill(&l.dy, 1);
+    for (int64_t i = find_end(&l, 3) * 96; i < mx8_count_elements(&l.x); i++) put(&l.x, i, 500);
+    for (int64_t i = find_end(&l, 3) * 64; i < mx8_count_elements(&l.dy); i++) put(&l.dy, i, 500);
+    shelf.ctx->saturated = &clipped;
+    run_layer(&l);
+    assert_int_equal(clipped, 0);
+    fill(&l.x, 500);
+    run_layer(&l);
+    assert_int_equal(clipped, 2 * 40 * 96); /* in forward and in the weight gradient */
+}
+
 /* With accumulate an empty expert's gradient is left alone, and the others are added to. */
 static void test_accumulate(void **state) {
     (void)state;
@@ -307,6 +326,7 @@ int main(void) {
         cmocka_shelf_test(test_any_groups),
         cmocka_shelf_test(test_options_reach_every_group),
         cmocka_shelf_test(test_accuracy_gates),
+        cmocka_shelf_test(test_tail_is_not_quantized),
         cmocka_shelf_test(test_accumulate),
         cmocka_shelf_test(test_given_codes_give_the_same_bits),
         cmocka_shelf_test(test_any_strides),

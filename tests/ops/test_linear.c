@@ -252,6 +252,57 @@ static void test_given_codes_give_the_same_bits(void **state) {
     }
 }
 
+/* Given codes are read by their own dtype, whatever options.format says of those made inside. */
+static void test_given_codes_keep_their_format(void **state) {
+    (void)state;
+    struct mx8_op_options e5m2 = {.format = MX8_F8_E5M2};
+    struct mx8_tensor x = new_normal(MX8_F32, 1, SHAPE(7, 64)), w = new_normal(MX8_F32, 1, SHAPE(5, 64)),
+                      y = multiply(&x, &w);
+    struct mx8_op_call xq = quantize("quantize_rows", x, e5m2), f = {.in = {[W] = w}, .options = mxfp8};
+    f.in[XQ] = xq.out[0], f.in[XS] = xq.out[1];
+    run_call("linear", 0, &f);
+    assert_sqnr(&y, &f.out[0], 18);
+}
+
+/* ---- what reaches the kernels ---- */
+
+static struct mx8_gemm_job seen[2];
+static int seen_count;
+static enum mx8_status (*real_gemm)(const struct mx8_exec *x, const struct mx8_gemm_job *j);
+
+static enum mx8_status watch_gemm(const struct mx8_exec *x, const struct mx8_gemm_job *j) {
+    seen[seen_count++ % 2] = *j;
+    return real_gemm(x, j);
+}
+
+/* Options that change no number, but which way a backend takes. */
+static void test_geometry_and_exact_reach_the_products(void **state) {
+    (void)state;
+    struct mx8_kernels watched = *shelf.ctx->exec.k;
+    real_gemm = watched.gemm;
+    watched.gemm = watch_gemm;
+    shelf.ctx->exec.k = &watched;
+    struct mx8_tensor x = new_normal(MX8_F32, 1, SHAPE(7, 64)), w = new_normal(MX8_F32, 1, SHAPE(32, 64));
+    struct mx8_tensor dy = new_normal(MX8_F32, 1, SHAPE(7, 32));
+    struct mx8_op_options o = {.precision = 1,
+        .exact = 1,
+        .scale_group = 256,
+        .tile_rows = 32,
+        .weight_scale_group = 128,
+        .weight_tile_rows = 128};
+    seen_count = 0;
+    run_forward(x, w, o);
+    assert_int_equal(seen_count, 1);
+    assert_true(seen[0].exact && seen[0].a.scale_group == 256 && seen[0].a.tile == 32);
+    assert_true(seen[0].b.scale_group == 128 && seen[0].b.tile == 128);
+    o.exact = 0;
+    seen_count = 0;
+    run_backward(dy, x, w, o);
+    assert_int_equal(seen_count, 2);
+    assert_true(!seen[0].exact && seen[0].a.scale_group == 256 && seen[0].b.scale_group == 128);
+    assert_true(!seen[1].exact && seen[1].a.scale_group == 256 && seen[1].b.scale_group == 256);
+}
+
 /* `exact` differs from the fast path by summation order at most. */
 static void test_exact_agrees(void **state) {
     (void)state;
@@ -295,6 +346,8 @@ int main(void) {
         cmocka_shelf_test(test_absent_outputs),
         cmocka_shelf_test(test_padded_outputs_keep_their_gaps),
         cmocka_shelf_test(test_given_codes_give_the_same_bits),
+        cmocka_shelf_test(test_given_codes_keep_their_format),
+        cmocka_shelf_test(test_geometry_and_exact_reach_the_products),
         cmocka_shelf_test(test_exact_agrees),
         cmocka_shelf_test(test_saturation_is_counted),
     };

@@ -191,6 +191,21 @@ static void test_dequantize(void **state) {
     assert_memory_equal(x1.data, f32.data, 70 * sizeof(float));
 }
 
+/* The tensor's dtype says how codes are read; plain bytes follow the option. */
+static void test_dequantize_formats(void **state) {
+    (void)state;
+    struct mx8_op_options e5m2 = {.format = MX8_F8_E5M2};
+    struct mx8_tensor x = new_normal(MX8_F32, 1, SHAPE(4, 32)), q = new_tensor(MX8_F8_E5M2, SHAPE(4, 32)),
+                      s = new_scales(SHAPE(4, 1));
+    struct mx8_tensor typed = new_tensor(MX8_F32, SHAPE(4, 32)), bytes = new_tensor(MX8_F32, SHAPE(4, 32)), u8 = q;
+    u8.dtype = MX8_U8;
+    assert_ok(mx8_quantize_rows(shelf.ctx, &q, &s, &x, &e5m2));
+    assert_ok(mx8_dequantize(shelf.ctx, &typed, &q, &s, NULL));
+    assert_ok(mx8_dequantize(shelf.ctx, &bytes, &u8, &s, &e5m2));
+    assert_sqnr(&x, &typed, 18);
+    assert_equal(&typed, &bytes);
+}
+
 /* Codes of quantize_3d through transposed views: blocks along N are the last axis of (E,K,N). */
 static void test_dequantize_views(void **state) {
     (void)state;
@@ -292,6 +307,7 @@ int main(void) {
         cmocka_shelf_test(test_bad_calls),
         cmocka_shelf_test(test_dequantize),
         cmocka_shelf_test(test_dequantize_views),
+        cmocka_shelf_test(test_dequantize_formats),
         cmocka_shelf_test(test_layouts_match_torchao),
         cmocka_shelf_test(test_padding_matches_torchao),
         cmocka_shelf_test(test_rows_past_the_groups_come_back_zero),

@@ -433,6 +433,7 @@ static void test_contexts(void **state) {
     assert_true(strlen(mx8_get_backend_reason(ctx)) > 0);
     assert_int_equal(mx8_get_thread_count(ctx), 3);
     assert_ok(mx8_set_stream(ctx, &o));
+    assert_ptr_equal(ctx->exec.stream, &o);
     assert_ok(mx8_synchronize_context(ctx));
     mx8_destroy_context(ctx);
     mx8_destroy_context(NULL);
