@@ -1,202 +1,19 @@
 /* Quantizers: 1x32 blocks along rows, 32x1 blocks along columns, or both from one read of the source.
  *
- * The source is cut into cells of 256 columns and as many rows as scales may tie together (32, or the group or tile). A
- * cell is all that a thread needs: it reads the largest magnitude of every block, merges them where a group or tile
- * shares its scale, then reads the cell again, out of L1 or L2, to write the codes. Row codes leave as they come; column
- * codes of 32 rows are packed four to a word and the words transposed in registers, so that every column receives 32
- * bytes at once. Cells at an edge, and sources whose columns are not contiguous, are first copied to scratch as f32
- * with zeros around, so that the loops below only know whole blocks; writing the result is where edges are cut off.
+ * The source is cut into cells of 256 columns and as many rows as scales may tie together (at least 64, or the group or
+ * tile). A cell is all that a thread needs: it reads the largest magnitude of every block, merges them where a group or
+ * tile shares its scale, then reads the cell again, out of L1 or L2, to write the codes (quantize_cell.inl). Cells at an
+ * edge, and sources whose columns are not contiguous, are first copied to scratch as f32 with zeros around, so that the
+ * inner loops only know whole blocks.
  *
  * Bytes moved: 2 (bf16) or 4 (f32) in, 1 + 1/32 out for each orientation. */
 #include "kernels/cpu/quantize_block.inl"
 #include <omp.h>
 
-enum { CELL_COLS = 256, CELL_BLOCKS = CELL_COLS / MX8_BLOCK, CELL_MAX_ROWS = 256 };
-enum { QUANTIZE_SCRATCH = CELL_COLS * CELL_MAX_ROWS * 4 }; /* bytes, of a thread */
+#include "kernels/cpu/quantize_cell.inl"
 
-/* One cell. `rows` and `cols` are those that exist, row_limit the codes that a column gets: padding rows included. */
-struct cell {
-    const void *src; /* element (0,0) */
-    int64_t ld;
-    int32_t dtype;
-    int64_t rows, cols, row_limit;
-    uint8_t *row_codes, *row_scales, *col_codes, *col_scales;
-};
-
-/* Bits of the largest magnitude, then in place scale bytes, by [line of blocks][block]; for rows a line is a row and has
- * CELL_BLOCKS blocks, for columns a line is 32 rows and has CELL_COLS. */
-struct row_scales {
-    int32_t amax[CELL_MAX_ROWS * CELL_BLOCKS];
-    uint8_t byte[CELL_MAX_ROWS * CELL_BLOCKS];
-};
-
-struct col_scales {
-    int32_t amax[CELL_MAX_ROWS / MX8_BLOCK * CELL_COLS];
-    uint8_t byte[CELL_MAX_ROWS / MX8_BLOCK * CELL_COLS];
-};
-
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t blocks_of(int64_t n) { return (n + MX8_BLOCK - 1) / MX8_BLOCK; }
-
-/* Gives every rectangle of down x across entries of a (lines, width) array its maximum. */
-static void merge_amax(int32_t *amax, int64_t lines, int64_t width, int64_t pitch, int64_t down, int64_t across) {
-    if (down <= 1 && across <= 1) return;
-    for (int64_t l = 0; l < lines; l += down) {
-        for (int64_t i = 0; i < width; i += across) {
-            int64_t l_end = smaller(l + down, lines), i_end = smaller(i + across, width);
-            int32_t most = 0;
-            for (int64_t a = l; a < l_end; a++)
-                for (int64_t b = i; b < i_end; b++) most = amax[a * pitch + b] > most ? amax[a * pitch + b] : most;
-            for (int64_t a = l; a < l_end; a++)
-                for (int64_t b = i; b < i_end; b++) amax[a * pitch + b] = most;
-        }
-    }
-}
-
-static void scale_bytes(const int32_t *amax, uint8_t *bytes, int64_t n, int32_t rule, struct f8_format f) {
-    for (int64_t i = 0; i < n; i += MX8_VF) vi_store_u8(bytes + i, compute_scales(vi_load(amax + i), rule, f));
-}
-
-/* Copies n bytes to a place with a stride between them. */
-MX8_INLINE void scatter(uint8_t *to, int64_t stride, const uint8_t *from, int64_t n) {
-    if (stride == 1 && n == MX8_BLOCK)
-        memcpy(to, from, MX8_BLOCK);
-    else if (stride == 1)
-        memcpy(to, from, (size_t)n);
-    else
-        for (int64_t i = 0; i < n; i++) to[i * stride] = from[i];
-}
-
-/* ---- rows ---- */
-
-/* Largest magnitudes of MX8_VF blocks at a time: lane maxima of each, transposed, then the maximum of those vectors. */
-MX8_INLINE void row_amax(const struct cell *c, int32_t dtype, int32_t *amax) {
-    int64_t n = c->rows * CELL_BLOCKS, blocks = blocks_of(c->cols);
-    for (int64_t b = 0; b < n; b += MX8_VF) {
-        vf lanes[MX8_VF];
-        for (int i = 0; i < MX8_VF; i++) {
-            int64_t row = (b + i) / CELL_BLOCKS, block = (b + i) % CELL_BLOCKS;
-            vi most = vi_set(0);
-            if (row < c->rows && block < blocks)
-                for (int v = 0; v < MX8_BLOCK; v += MX8_VF)
-                    most = vi_max(most, magnitude_bits(vf_load_as(c->src, row * c->ld + block * MX8_BLOCK + v, dtype)));
-            lanes[i] = vf_from_bits(most);
-        }
-        vf_transpose(lanes);
-        vi most = vf_bits(lanes[0]);
-        for (int i = 1; i < MX8_VF; i++) most = vi_max(most, vf_bits(lanes[i]));
-        vi_store(amax + b, most);
-    }
-}
-
-MX8_INLINE int64_t row_encode(const struct mx8_quant_job *j, const struct cell *c, int32_t dtype, struct f8_format f,
-    int count, const uint8_t *bytes) {
-    vi clipped = vi_set(0);
-    int64_t stride = j->row_code_stride[2];
-    for (int64_t r = 0; r < c->rows; r++) {
-        for (int64_t at = 0; at < c->cols; at += MX8_BLOCK) {
-            uint8_t byte = bytes[r * CELL_BLOCKS + at / MX8_BLOCK], temporary[MX8_BLOCK];
-            uint8_t *to = c->row_codes + r * j->row_code_stride[1] + at * stride;
-            int64_t n = smaller(MX8_BLOCK, c->cols - at);
-            int direct = stride == 1 && n == MX8_BLOCK;
-            vi codes[MX8_BLOCK / MX8_VF];
-            vf factor = invert_scales(vi_set(byte));
-            for (int v = 0; v < MX8_BLOCK / MX8_VF; v++) {
-                vf value = vf_mul(vf_load_as(c->src, r * c->ld + at + v * MX8_VF, dtype), factor);
-                codes[v] = byte == 255 ? vi_set(0x7F) : encode_values(value, f, count ? &clipped : NULL);
-            }
-            vi_store_u8_block(direct ? to : temporary, codes);
-            if (!direct) scatter(to, stride, temporary, n);
-        }
-    }
-    return sum_lanes(clipped);
-}
-
-MX8_INLINE int64_t quantize_rows(const struct mx8_quant_job *j, const struct cell *c, int32_t dtype, struct f8_format f,
-    int count) {
-    struct row_scales s;
-    int64_t blocks = blocks_of(c->cols);
-    row_amax(c, dtype, s.amax);
-    merge_amax(s.amax, c->rows, blocks, CELL_BLOCKS, j->tile, j->group / MX8_BLOCK);
-    scale_bytes(s.amax, s.byte, c->rows * CELL_BLOCKS, j->rule, f);
-    for (int64_t r = 0; r < c->rows; r++)
-        scatter(c->row_scales + r * j->row_scale_stride[1], j->row_scale_stride[2], s.byte + r * CELL_BLOCKS, blocks);
-    return row_encode(j, c, dtype, f, count, s.byte);
-}
-
-/* ---- columns ---- */
-
-MX8_INLINE void col_amax(const struct cell *c, int32_t dtype, int32_t *amax) {
-    for (int64_t r = 0; r < c->rows; r += MX8_BLOCK) {
-        for (int64_t at = 0; at < CELL_COLS; at += MX8_VF) {
-            vi most = vi_set(0);
-            if (at < c->cols)
-                for (int64_t i = r; i < r + MX8_BLOCK; i++)
-                    most = vi_max(most, magnitude_bits(vf_load_as(c->src, i * c->ld + at, dtype)));
-            vi_store(amax + r / MX8_BLOCK * CELL_COLS + at, most);
-        }
-    }
-}
-
-/* Writes what 32 rows give to one column: `exist` codes, then zeros for the padding rows. */
-MX8_INLINE void store_col(const struct mx8_quant_job *j, uint8_t *to, uint8_t *codes, uint8_t byte, int64_t exist,
-    int64_t limit) {
-    if (byte == 255) {
-        memset(codes, 0, MX8_BLOCK);
-        memset(codes, 0x7F, (size_t)exist);
-    }
-    scatter(to, j->col_code_stride[1], codes, limit);
-}
-
-/* 32 rows by 8 vectors' lanes of columns: word w of a column is its rows 4w to 4w+3. Sixteen-lane vectors take two
- * neighbouring vectors of columns, so that the matrix of words is square for the transposition. */
-MX8_INLINE int64_t col_encode(const struct mx8_quant_job *j, const struct cell *c, int32_t dtype, struct f8_format f,
-    int count, const uint8_t *bytes) {
-    enum { WORDS = MX8_BLOCK / 4, SIDES = MX8_VF / WORDS };
-    vi clipped = vi_set(0);
-    for (int64_t r = 0; r < c->rows; r += MX8_BLOCK, bytes += CELL_COLS) {
-        int64_t exist = smaller(MX8_BLOCK, c->rows - r), limit = smaller(MX8_BLOCK, c->row_limit - r);
-        for (int64_t at = 0; at < c->cols; at += SIDES * MX8_VF) {
-            vf words[MX8_VF];
-            for (int i = 0; i < MX8_VF; i++) {
-                int64_t col = at + i / WORDS * MX8_VF, row = r + i % WORDS * 4;
-                vi scale = vi_load_u8(bytes + col), word = vi_set(0), over = vi_set(0);
-                vf factor = invert_scales(scale);
-                for (int q = 3; q >= 0; q--) {
-                    vf value = vf_mul(vf_load_as(c->src, (row + q) * c->ld + col, dtype), factor);
-                    word = vi_or(vi_shl(word, 8), encode_values(value, f, count ? &over : NULL));
-                }
-                words[i] = vf_from_bits(word);
-                if (count) clipped = vi_add(clipped, vi_select(vi_eq(scale, vi_set(255)), vi_set(0), over));
-            }
-            vf_transpose(words);
-            for (int i = 0; i < MX8_VF; i++) {
-                uint8_t codes[SIDES * MX8_BLOCK];
-                memcpy(codes, &words[i], sizeof codes);
-                for (int side = 0; side < SIDES; side++) {
-                    int64_t col = at + side * MX8_VF + i;
-                    if (col < c->cols)
-                        store_col(j, c->col_codes + r * j->col_code_stride[1] + col * j->col_code_stride[2],
-                            codes + side * MX8_BLOCK, bytes[col], exist, limit);
-                }
-            }
-        }
-    }
-    return sum_lanes(clipped);
-}
-
-MX8_INLINE int64_t quantize_cols(const struct mx8_quant_job *j, const struct cell *c, int32_t dtype, struct f8_format f,
-    int count) {
-    struct col_scales s;
-    int64_t lines = blocks_of(c->rows);
-    col_amax(c, dtype, s.amax);
-    merge_amax(s.amax, lines, c->cols, CELL_COLS, j->group / MX8_BLOCK, j->col_tile);
-    scale_bytes(s.amax, s.byte, lines * CELL_COLS, j->rule, f);
-    for (int64_t b = 0; b < lines; b++)
-        scatter(c->col_scales + b * j->col_scale_stride[1], j->col_scale_stride[2], s.byte + b * CELL_COLS, c->cols);
-    return col_encode(j, c, dtype, f, count, s.byte);
-}
+enum { CELL_SCRATCH = CELL_COLS * CELL_MAX_ROWS * 4 }; /* bytes, of a thread */
+enum { STREAM_CODES = 16 << 20 }; /* outputs from here on would not stay in the last cache anyway */
 
 /* ---- cells ---- */
 
@@ -231,6 +48,7 @@ static struct cell find_cell(const struct mx8_quant_job *j, const struct span *s
         .rows = smaller(cell_rows, s->rows - row),
         .cols = smaller(CELL_COLS, j->cols - col),
         .row_limit = s->row_limit - row,
+        .stream = j->batch * j->rows * j->cols > STREAM_CODES,
     };
     const int64_t *rc = j->row_code_stride, *rs = j->row_scale_stride, *cc = j->col_code_stride, *cs = j->col_scale_stride;
     if (j->row_codes) {
@@ -247,25 +65,22 @@ static struct cell find_cell(const struct mx8_quant_job *j, const struct span *s
 }
 
 /* Returns how many values saturated: in the row orientation where there is one. */
-MX8_INLINE int64_t quantize_cell_as(const struct mx8_quant_job *j, const struct cell *c, int32_t dtype, int32_t format,
-    int count) {
-    struct f8_format f = f8_describe(format);
+MX8_INLINE int64_t quantize_cell_as(const struct mx8_quant_job *j, const struct cell *c, int32_t dtype,
+    struct f8_format f, int count) {
     int64_t in_rows = c->row_codes ? quantize_rows(j, c, dtype, f, count) : 0;
     int64_t in_cols = c->col_codes ? quantize_cols(j, c, dtype, f, count) : 0;
     return c->row_codes ? in_rows : in_cols;
 }
 
-static int64_t quantize_cell_e4m3(const struct mx8_quant_job *j, const struct cell *c, int count) {
-    if (c->dtype == MX8_F32)
-        return count ? quantize_cell_as(j, c, MX8_F32, MX8_F8_E4M3, 1) : quantize_cell_as(j, c, MX8_F32, MX8_F8_E4M3, 0);
-    return count ? quantize_cell_as(j, c, MX8_BF16, MX8_F8_E4M3, 1) : quantize_cell_as(j, c, MX8_BF16, MX8_F8_E4M3, 0);
-}
-
+/* e4m3 with nothing to count is compiled for its constants; RCEIL and CEIL never saturate. */
 static int64_t quantize_cell(const struct mx8_quant_job *j, const struct cell *c) {
     int count = j->saturated != NULL && (j->rule == MX8_SCALE_FLOOR || j->rule == MX8_SCALE_EVEN);
-    if (j->format != MX8_F8_E5M2) return quantize_cell_e4m3(j, c, count);
-    if (c->dtype == MX8_F32) return quantize_cell_as(j, c, MX8_F32, MX8_F8_E5M2, 1);
-    return quantize_cell_as(j, c, MX8_BF16, MX8_F8_E5M2, 1);
+    if (j->format != MX8_F8_E5M2 && !count) {
+        struct f8_format f = f8_describe(MX8_F8_E4M3);
+        return c->dtype == MX8_F32 ? quantize_cell_as(j, c, MX8_F32, f, 0) : quantize_cell_as(j, c, MX8_BF16, f, 0);
+    }
+    struct f8_format f = f8_describe(j->format);
+    return c->dtype == MX8_F32 ? quantize_cell_as(j, c, MX8_F32, f, 1) : quantize_cell_as(j, c, MX8_BF16, f, 1);
 }
 
 /* ---- the job ---- */
@@ -279,7 +94,7 @@ struct share {
 static int64_t cells_across(const struct mx8_quant_job *j) { return (j->cols + CELL_COLS - 1) / CELL_COLS; }
 
 static int64_t cell_rows_of(const struct mx8_quant_job *j) {
-    return larger(MX8_BLOCK, larger(j->tile, j->group));
+    return larger(STRIP_ROWS, larger(j->tile, j->group));
 }
 
 static int64_t cells_in(const struct mx8_quant_job *j, int64_t rows) {
@@ -390,9 +205,10 @@ static enum mx8_status quantize(const struct mx8_exec *x, const struct mx8_quant
         struct share share = {
             .begin = cells * thread / threads,
             .end = cells * (thread + 1) / threads,
-            .scratch = (float *)x->scratch + thread * (QUANTIZE_SCRATCH / 4),
+            .scratch = (float *)x->scratch + thread * (CELL_SCRATCH / 4),
         };
         clipped += quantize_share(&j, &share);
+        stream_fence();
     }
     for (int64_t b = 0; b < j.batch; b++) clear_rest(x, &j, b);
     if (j.saturated) *j.saturated += clipped;

@@ -57,6 +57,33 @@ MX8_INLINE vi encode_values(vf value, struct f8_format f, vi *clipped) {
     return vi_or(vi_min(code, largest), vi_and(vi_shr(vf_bits(value), 24), vi_set(0x80)));
 }
 
+/* The same for bf16 in 16-bit lanes, twice as many at a time. Multiplying by the inverse scale adds to the exponent, and
+ * rounding to the element's mantissa is an addition and a shift, as long as value and code are both normal numbers. */
+struct half_scale {
+    vh offset;    /* added to a magnitude: inverse scale, change of bias, and half a unit less one for rounding */
+    vh threshold; /* magnitudes above it are normal and have normal codes */
+};
+
+MX8_INLINE struct half_scale describe_half_scale(vh byte, struct f8_format f) {
+    int half_less_one = (1 << (6 - f.mantissa)) - 1;
+    vh least = vh_max(byte, vh_set(128 - f.smallest_normal)); /* keeps the threshold at normal bf16 numbers */
+    return (struct half_scale){
+        .offset = vh_sub(vh_set(((128 - f.smallest_normal) << 7) + half_less_one), vh_shl(byte, 7)),
+        .threshold = vh_sub(vh_shl(vh_sub(least, vh_set(127 - f.smallest_normal)), 7), vh_set(1)),
+    };
+}
+
+/* Codes of bf16 numbers of finite blocks. Lanes that are neither zero nor above the threshold give a wrong code and
+ * leave bits in `missed`: the caller then takes the way over f32. */
+MX8_INLINE vh encode_halves(vh value, struct half_scale scale, struct f8_format f, vh *missed) {
+    vh magnitude = vh_and(value, vh_set(0x7FFF)), normal = vh_gt(magnitude, scale.threshold);
+    *missed = vh_or(*missed, vh_andnot(normal, magnitude));
+    vh kept = f.mantissa == 3 ? vh_shr(magnitude, 4) : vh_shr(magnitude, 5);
+    vh rounded = vh_add(vh_add(magnitude, scale.offset), vh_and(kept, vh_set(1)));
+    vh code = f.mantissa == 3 ? vh_shr(rounded, 4) : vh_shr(rounded, 5);
+    return vh_or(vh_min(vh_and(code, normal), vh_set(f.largest_code)), vh_and(vh_shr(value, 8), vh_set(0x80)));
+}
+
 MX8_INLINE vi magnitude_bits(vf value) { return vi_and(vf_bits(value), vi_set(0x7FFFFFFF)); }
 
 MX8_INLINE int64_t sum_lanes(vi v) {

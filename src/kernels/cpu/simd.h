@@ -18,6 +18,11 @@
  *   vi_store_u8_block(p,v)                                                            32 bytes from 32/MX8_VF vectors
  *   vf_load_e4m3(p)  vf_load_e5m2(p) and their _part forms                            codes to values, exact
  *   vf_transpose(r)                                                                   MX8_VF vectors, in place
+ *   vh: 2 MX8_VF unsigned 16-bit lanes; vh_set load and or andnot add sub max min, vh_shl vh_shr, vh_gt (signed, to all
+ *   ones), vh_is_zero(v); vh_load_u8(p) bytes; vh_store(p,v); vh_even(v) vh_odd(v) lanes 2i and 2i+1 as vi
+ *   vh_store_u8_block(p,v)                                                            32 bytes from 16/MX8_VF vectors
+ *   vh_zip_low(a,b) vh_zip_high(a,b)   vi of pairs a | b << 16; lane i holds column 8(i/4) + i%4, and that + 4
+ *   stream_bytes(to,from,n)  stream_fence()     past the caches when `to` is aligned to 32 and n a multiple of it
  *   vm_and vm_or vm_any vm_first(n)
  *   vf_swap_pairs(v)  vf_even(v)  vf_odd(v)                                           lane i takes i^1, i & ~1, i | 1
  *   vf_sum(v)  vf_max_all(v)                                                          lanes folded in halves, fixed order
@@ -29,7 +34,13 @@
 #include <string.h>
 #include "mx8/tensor.h"
 
+/* Vector operations must end up inside the loops that use them. The emulated ones are loops themselves: there the
+ * compiler chooses, because inlining them all takes it minutes. */
+#if defined(MX8_ISA_SCALAR)
+#define MX8_INLINE static inline
+#else
 #define MX8_INLINE static inline __attribute__((always_inline))
+#endif
 
 #if defined(MX8_ISA_AVX512)
 #include "kernels/cpu/simd_avx512.h"

@@ -192,4 +192,45 @@ MX8_INLINE float vf_max_all(vf v) {
     return _mm_cvtss_f32(_mm_max_ss(s, _mm_shuffle_ps(s, s, 1)));
 }
 
+/* ---- 16-bit lanes ---- */
+
+typedef __m256i vh;
+
+MX8_INLINE vh vh_set(int x) { return _mm256_set1_epi16((int16_t)x); }
+MX8_INLINE vh vh_load(const uint16_t *p) { return _mm256_loadu_si256((const __m256i *)(const void *)p); }
+MX8_INLINE void vh_store(uint16_t *p, vh v) { _mm256_storeu_si256((__m256i *)(void *)p, v); }
+MX8_INLINE vh vh_load_u8(const uint8_t *p) {
+    return _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+MX8_INLINE vh vh_and(vh a, vh b) { return _mm256_and_si256(a, b); }
+MX8_INLINE vh vh_or(vh a, vh b) { return _mm256_or_si256(a, b); }
+MX8_INLINE vh vh_andnot(vh a, vh b) { return _mm256_andnot_si256(a, b); }
+MX8_INLINE vh vh_add(vh a, vh b) { return _mm256_add_epi16(a, b); }
+MX8_INLINE vh vh_sub(vh a, vh b) { return _mm256_sub_epi16(a, b); }
+MX8_INLINE vh vh_max(vh a, vh b) { return _mm256_max_epu16(a, b); }
+MX8_INLINE vh vh_min(vh a, vh b) { return _mm256_min_epu16(a, b); }
+MX8_INLINE vh vh_gt(vh a, vh b) { return _mm256_cmpgt_epi16(a, b); }
+MX8_INLINE int vh_is_zero(vh v) { return _mm256_testz_si256(v, v); }
+MX8_INLINE vi vh_even(vh v) { return _mm256_and_si256(v, _mm256_set1_epi32(0xFFFF)); }
+MX8_INLINE vi vh_odd(vh v) { return _mm256_srli_epi32(v, 16); }
+MX8_INLINE vi vh_zip_low(vh a, vh b) { return _mm256_unpacklo_epi16(a, b); }
+MX8_INLINE vi vh_zip_high(vh a, vh b) { return _mm256_unpackhi_epi16(a, b); }
+#define vh_shl(v, n) _mm256_slli_epi16(v, n)
+#define vh_shr(v, n) _mm256_srli_epi16(v, n)
+
+MX8_INLINE void vh_store_u8_block(uint8_t *p, const vh v[2]) {
+    vh bytes = _mm256_permute4x64_epi64(_mm256_packus_epi16(v[0], v[1]), 0xD8);
+    _mm256_storeu_si256((__m256i *)(void *)p, bytes);
+}
+
+MX8_INLINE void stream_bytes(uint8_t *to, const uint8_t *from, int64_t n) {
+    if (((uintptr_t)to | (uintptr_t)n) % 32 != 0) {
+        memcpy(to, from, (size_t)n);
+        return;
+    }
+    for (int64_t i = 0; i < n; i += 32)
+        _mm256_stream_si256((__m256i *)(void *)(to + i), _mm256_loadu_si256((const __m256i *)(const void *)(from + i)));
+}
+MX8_INLINE void stream_fence(void) { _mm_sfence(); }
+
 #endif

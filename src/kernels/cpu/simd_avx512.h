@@ -163,4 +163,44 @@ MX8_INLINE float vf_max_all(vf v) {
     return _mm_cvtss_f32(_mm_max_ss(s, _mm_shuffle_ps(s, s, 1)));
 }
 
+/* ---- 16-bit lanes ---- */
+
+typedef __m512i vh;
+
+MX8_INLINE vh vh_set(int x) { return _mm512_set1_epi16((int16_t)x); }
+MX8_INLINE vh vh_load(const uint16_t *p) { return _mm512_loadu_si512(p); }
+MX8_INLINE void vh_store(uint16_t *p, vh v) { _mm512_storeu_si512(p, v); }
+MX8_INLINE vh vh_load_u8(const uint8_t *p) {
+    return _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+MX8_INLINE vh vh_and(vh a, vh b) { return _mm512_and_si512(a, b); }
+MX8_INLINE vh vh_or(vh a, vh b) { return _mm512_or_si512(a, b); }
+MX8_INLINE vh vh_andnot(vh a, vh b) { return _mm512_andnot_si512(a, b); }
+MX8_INLINE vh vh_add(vh a, vh b) { return _mm512_add_epi16(a, b); }
+MX8_INLINE vh vh_sub(vh a, vh b) { return _mm512_sub_epi16(a, b); }
+MX8_INLINE vh vh_max(vh a, vh b) { return _mm512_max_epu16(a, b); }
+MX8_INLINE vh vh_min(vh a, vh b) { return _mm512_min_epu16(a, b); }
+MX8_INLINE vh vh_gt(vh a, vh b) { return _mm512_movm_epi16(_mm512_cmpgt_epi16_mask(a, b)); }
+MX8_INLINE int vh_is_zero(vh v) { return _mm512_test_epi16_mask(v, v) == 0; }
+MX8_INLINE vi vh_even(vh v) { return _mm512_and_si512(v, _mm512_set1_epi32(0xFFFF)); }
+MX8_INLINE vi vh_odd(vh v) { return _mm512_srli_epi32(v, 16); }
+MX8_INLINE vi vh_zip_low(vh a, vh b) { return _mm512_unpacklo_epi16(a, b); }
+MX8_INLINE vi vh_zip_high(vh a, vh b) { return _mm512_unpackhi_epi16(a, b); }
+#define vh_shl(v, n) _mm512_slli_epi16(v, n)
+#define vh_shr(v, n) _mm512_srli_epi16(v, n)
+
+MX8_INLINE void vh_store_u8_block(uint8_t *p, const vh v[1]) {
+    _mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtepi16_epi8(v[0]));
+}
+
+MX8_INLINE void stream_bytes(uint8_t *to, const uint8_t *from, int64_t n) {
+    if (((uintptr_t)to | (uintptr_t)n) % 32 != 0) {
+        memcpy(to, from, (size_t)n);
+        return;
+    }
+    for (int64_t i = 0; i < n; i += 32)
+        _mm256_stream_si256((__m256i *)(void *)(to + i), _mm256_loadu_si256((const __m256i *)(const void *)(from + i)));
+}
+MX8_INLINE void stream_fence(void) { _mm_sfence(); }
+
 #endif

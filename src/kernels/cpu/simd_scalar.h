@@ -164,4 +164,45 @@ MX8_INLINE float vf_max_all(vf v) {
     return v.v[0];
 }
 
+/* ---- 16-bit lanes ---- */
+
+typedef struct { uint16_t v[2 * MX8_VF]; } vh;
+
+#define MX8_HALF_LANES(expression)                                         \
+    vh r;                                                                  \
+    for (int i = 0; i < 2 * MX8_VF; i++) r.v[i] = (uint16_t)(expression);  \
+    return r
+
+MX8_INLINE vh vh_set(int x) { MX8_HALF_LANES(x); }
+MX8_INLINE vh vh_load(const uint16_t *p) { MX8_HALF_LANES(p[i]); }
+MX8_INLINE vh vh_load_u8(const uint8_t *p) { MX8_HALF_LANES(p[i]); }
+MX8_INLINE void vh_store(uint16_t *p, vh v) { memcpy(p, &v, sizeof v); }
+MX8_INLINE vh vh_and(vh a, vh b) { MX8_HALF_LANES(a.v[i] & b.v[i]); }
+MX8_INLINE vh vh_or(vh a, vh b) { MX8_HALF_LANES(a.v[i] | b.v[i]); }
+MX8_INLINE vh vh_andnot(vh a, vh b) { MX8_HALF_LANES(~a.v[i] & b.v[i]); }
+MX8_INLINE vh vh_add(vh a, vh b) { MX8_HALF_LANES(a.v[i] + b.v[i]); }
+MX8_INLINE vh vh_sub(vh a, vh b) { MX8_HALF_LANES(a.v[i] - b.v[i]); }
+MX8_INLINE vh vh_max(vh a, vh b) { MX8_HALF_LANES(a.v[i] > b.v[i] ? a.v[i] : b.v[i]); }
+MX8_INLINE vh vh_min(vh a, vh b) { MX8_HALF_LANES(a.v[i] < b.v[i] ? a.v[i] : b.v[i]); }
+MX8_INLINE vh vh_gt(vh a, vh b) { MX8_HALF_LANES((int16_t)a.v[i] > (int16_t)b.v[i] ? 0xFFFF : 0); }
+MX8_INLINE vh vh_shl(vh a, int n) { MX8_HALF_LANES(a.v[i] << n); }
+MX8_INLINE vh vh_shr(vh a, int n) { MX8_HALF_LANES(a.v[i] >> n); }
+MX8_INLINE int vh_is_zero(vh v) {
+    int any = 0;
+    for (int i = 0; i < 2 * MX8_VF; i++) any |= v.v[i];
+    return any == 0;
+}
+MX8_INLINE vi vh_even(vh v) { MX8_LANES(vi, v.v[2 * i]); }
+MX8_INLINE vi vh_odd(vh v) { MX8_LANES(vi, v.v[2 * i + 1]); }
+MX8_INLINE int32_t zip(vh a, vh b, int column) { return (int32_t)((uint32_t)a.v[column] | (uint32_t)b.v[column] << 16); }
+MX8_INLINE vi vh_zip_low(vh a, vh b) { MX8_LANES(vi, zip(a, b, i / 4 * 8 + i % 4)); }
+MX8_INLINE vi vh_zip_high(vh a, vh b) { MX8_LANES(vi, zip(a, b, i / 4 * 8 + i % 4 + 4)); }
+
+MX8_INLINE void vh_store_u8_block(uint8_t *p, const vh v[2]) {
+    for (int i = 0; i < 32; i++) p[i] = (uint8_t)v[i / 16].v[i % 16];
+}
+
+MX8_INLINE void stream_bytes(uint8_t *to, const uint8_t *from, int64_t n) { memcpy(to, from, (size_t)n); }
+MX8_INLINE void stream_fence(void) {}
+
 #endif

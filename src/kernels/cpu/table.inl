@@ -20,7 +20,7 @@
 
 /* One size fits every kernel that asks for scratch; only the quantizers' part grows with the threads. */
 static size_t scratch_size(int32_t threads) {
-    size_t gemm_bytes = gemm_scratch_bytes(), quantize_bytes = (size_t)threads * QUANTIZE_SCRATCH;
+    size_t gemm_bytes = gemm_scratch_bytes(), quantize_bytes = (size_t)threads * CELL_SCRATCH;
     return gemm_bytes > quantize_bytes ? gemm_bytes : quantize_bytes;
 }
 
