@@ -1,0 +1,206 @@
+"""Calls of the library on torch tensors.
+
+A call is laid out once for each combination of operator, options, shapes, strides and dtypes: a plan, which is the bytes
+of struct mx8_op_call without pointers, with what torch has to allocate. Running it again copies those bytes, puts the
+pointers in and calls. Nothing waits for the device.
+"""
+from __future__ import annotations
+
+import ctypes
+import threading
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from .. import lib, ops
+from ._table import FROM_TORCH, TO_TORCH, Rule
+
+MAX_PLANS = 4096  # token counts may differ in every step; the oldest half goes when this many are there
+WORDS = ctypes.sizeof(lib.Tensor) // 8
+OUTPUT_WORD = lib.OpCall.outputs.offset // 8
+WORKSPACE_WORD = lib.OpCall.workspace.offset // 8
+STRUCT_FIELDS = {name for name, _ in lib.Options._fields_}
+
+_lock = threading.Lock()
+_warned: set[int] = set()
+_plans: dict[Any, "Plan"] = {}
+
+
+class _Local(threading.local):
+    """A thread's own contexts, and the buffer that its calls are put together in."""
+
+    def __init__(self) -> None:
+        self.contexts: dict[Any, tuple[lib.Context, int]] = {}
+        self.call = lib.OpCall()
+        self.bytes = memoryview(self.call).cast("B")
+        self.words = self.bytes.cast("Q")
+        self.address = ctypes.addressof(self.call)
+
+
+_local = _Local()
+
+
+def _open_context(device: torch.device) -> lib.Context:
+    if device.type == "cpu":
+        return lib.Context("cpu", threads=torch.get_num_threads())
+    context = lib.Context("cuda", ordinal=device.index)
+    with _lock:
+        if device.index not in _warned and context.backend != "cuda-sm90":
+            _warned.add(device.index)
+            warnings.warn(
+                f"mx8: cuda:{device.index} has no fast MXFP8 path here and runs the exact one, which is correct and not "
+                f"faster than bf16 ({context.reason}). docs/pytorch.md has the table of GPUs.",
+                stacklevel=2,
+            )
+    return context
+
+
+def get_context(device: torch.device) -> lib.Context:
+    """The calling thread's context for a device, made on first use."""
+    key = device.index if device.type == "cuda" else -1 - torch.get_num_threads()
+    entry = _local.contexts.get(key)
+    if entry is None:
+        context = _open_context(device)
+        entry = _local.contexts[key] = (context, context.handle.value or 0)
+    return entry[0]
+
+
+class Plan:
+    """One call's layout: `template` is the struct without pointers, `outputs` what to allocate, in order."""
+
+    __slots__ = ("template", "outputs", "inputs", "workspace", "address", "backward")
+
+    def __init__(self, rule: Rule, tensors: Sequence[torch.Tensor | None], shape: Sequence[int], options: Sequence[Any]):
+        op = ops.get_ops()[rule.op]
+        call = lib.OpCall(n_in=len(rule.ports.inputs), n_out=len(rule.ports.outputs))
+        self.inputs = fill_call(rule, call, tensors, shape, options)
+        ops.infer(op, rule.backward, call)
+        skipped = set()
+        if rule.backward:
+            given = dict(zip((option.name for option in rule.options), options))
+            if not given["bias_grad"]:
+                skipped.add(len(rule.ports.outputs) - 1)
+            if given["weight_dtype"] is not None and call.outputs[1].ndim:
+                call.outputs[1].dtype = FROM_TORCH[given["weight_dtype"]]
+        self.outputs = []
+        for index in range(len(rule.ports.outputs)):
+            out = call.outputs[index]
+            if index in skipped:
+                call.outputs[index] = lib.Tensor()
+            present = call.outputs[index].ndim > 0
+            sizes, strides = (tuple(out.shape[: out.ndim]), tuple(out.stride[: out.ndim])) if present else ((0,), (1,))
+            word = OUTPUT_WORD + index * WORDS if present else None
+            self.outputs.append((word, sizes, strides, TO_TORCH[lib.Dtype(out.dtype)]))
+        self.workspace = call.workspace_size
+        self.template = bytes(call)
+        self.address, self.backward = op.address, int(rule.backward)
+
+
+def fill_call(
+    rule: Rule, call: lib.OpCall, tensors: Sequence[torch.Tensor | None], shape: Sequence[int], options: Sequence[Any]
+) -> tuple[int, ...]:
+    """Writes inputs and options; returns for each tensor the word of its pointer."""
+    words, given = [], iter(tensors)
+    for index, port in enumerate(rule.ports.inputs):
+        target = call.inputs[index]
+        if port.name == "like":
+            target.ndim, target.dtype = len(shape), FROM_TORCH[_get_like_dtype(tensors)]
+            target.shape[: len(shape)] = list(shape)
+            continue
+        words.append(index * WORDS)
+        tensor = next(given)
+        if tensor is None:
+            continue
+        if tensor.dtype not in FROM_TORCH or not 1 <= tensor.dim() <= lib.MAX_DIMS:
+            raise lib.InvalidArgument(
+                f"{rule.op}: {port.name} is {tensor.dtype} with {tensor.dim()} dimensions, which mx8 does not take"
+            )
+        target.ndim, target.dtype = tensor.dim(), FROM_TORCH[tensor.dtype]
+        target.shape[: tensor.dim()] = tensor.shape
+        target.stride[: tensor.dim()] = tensor.stride()
+    call.options.size = ctypes.sizeof(lib.Options)
+    for option, value in zip(rule.options, options):
+        if option.name in STRUCT_FIELDS:
+            setattr(call.options, option.name, option.encode(rule.op, value))
+    return tuple(words)
+
+
+def _get_like_dtype(tensors: Sequence[torch.Tensor | None]) -> torch.dtype:
+    assert tensors[0] is not None
+    return tensors[0].dtype
+
+
+def _find_plan(rule: Rule, tensors: Sequence[torch.Tensor | None], shape: Sequence[int], options: tuple) -> Plan:
+    key = (
+        id(rule), options, tuple(shape),
+        *[None if t is None else (t.dtype, t.shape, t.stride()) for t in tensors],
+    )
+    plan = _plans.get(key)
+    if plan is None:
+        plan = Plan(rule, tensors, shape, options)
+        with _lock:
+            if len(_plans) >= MAX_PLANS:
+                for old in list(_plans)[: MAX_PLANS // 2]:
+                    del _plans[old]
+            _plans[key] = plan
+    return plan
+
+
+def _check_devices(rule: Rule, tensors: Sequence[torch.Tensor | None]) -> torch.device:
+    device = None
+    for tensor in tensors:
+        if tensor is None:
+            continue
+        if device is None:
+            device = tensor.device
+        elif tensor.device != device:
+            raise lib.InvalidArgument(f"{rule.op}: tensors are on {device} and on {tensor.device}, expected one device")
+    assert device is not None
+    return device
+
+
+def run(rule: Rule, tensors: Sequence[torch.Tensor | None], shape: Sequence[int], options: tuple) -> list[torch.Tensor]:
+    """Runs a pass; an output that is not computed is empty, of shape (0,)."""
+    device = _check_devices(rule, tensors)
+    if device.type == "cuda" and device.index != torch.cuda.current_device():
+        with torch.cuda.device(device):
+            return _run_here(rule, tensors, shape, options, device)
+    return _run_here(rule, tensors, shape, options, device)
+
+
+def _run_here(
+    rule: Rule, tensors: Sequence[torch.Tensor | None], shape: Sequence[int], options: tuple, device: torch.device
+) -> list[torch.Tensor]:
+    plan = _find_plan(rule, tensors, shape, options)
+    handle = get_context(device).handle
+    library = lib.get_library()
+    local = _local
+    local.bytes[:] = plan.template
+    words = local.words
+    for word, tensor in zip(plan.inputs, tensors):
+        if tensor is not None:
+            words[word] = tensor.data_ptr()
+    results = []
+    for word, sizes, strides, dtype in plan.outputs:
+        out = torch.empty_strided(sizes, strides, dtype=dtype, device=device)
+        results.append(out)
+        if word is not None:
+            words[word] = out.data_ptr()
+    if plan.workspace:
+        workspace = torch.empty(plan.workspace, dtype=torch.uint8, device=device)
+        words[WORKSPACE_WORD] = workspace.data_ptr()
+    if device.type == "cuda":
+        lib.check(library.mx8_set_stream(handle, torch.cuda.current_stream(device).cuda_stream))
+    status = library.mx8_run_op(handle, plan.address, plan.backward, local.address)
+    if status:
+        lib.check(status)
+    return results
+
+
+def infer(
+    rule: Rule, tensors: Sequence[torch.Tensor | None], shape: Sequence[int], options: tuple
+) -> list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype]]:
+    """Sizes, strides and dtype of each output of a call whose sizes are all numbers; raises what the call would."""
+    return [output[1:] for output in Plan(rule, tensors, shape, options).outputs]
