@@ -34,6 +34,8 @@ struct mx8_op_options {
     int32_t scale_rule;   /* enum mx8_scale_rule */
     int32_t scale_group;  /* elements along the contraction axis whose block scales are forced equal: 0 or 32, 128, 256 */
     int32_t tile_rows;    /* rows that share a scale too: 0 or 1, 32, 128 (weight tiles) */
+    int32_t col_tile_rows; /* lines that share a scale in the column orientation of x (weight gradient); 0: tile_rows.
+                            * dy always uses tile_rows: a tensor core may want one operand tiled and the other not */
     int32_t weight_scale_group, weight_tile_rows; /* the same for the weight of linear and grouped_linear */
     int32_t format;       /* MX8_F8_E4M3 (0 means this) or MX8_F8_E5M2 */
     int32_t exact;        /* 1: dequantize, then multiply in high precision: the reference on every device */
@@ -41,7 +43,8 @@ struct mx8_op_options {
     int32_t accumulate;   /* 1: weight and bias gradients are added to what the output holds */
     int32_t out_dtype;    /* 0: dtype of the first input; else 1 + enum mx8_dtype */
     int32_t layout;       /* enum mx8_scale_layout */
-    int32_t alignment;    /* group_pad: rows; 0 means 32 */
+    int32_t alignment;    /* group_pad, and the column codes of quantize_cols, quantize_both and grouped_linear: rows that
+                           * group sizes are rounded up to, a multiple of 32; 0 means 32 */
     /* model operators */
     int32_t n_heads, n_kv_heads;     /* attention, rope */
     int32_t mask;                    /* attention: enum mx8_mask */
@@ -61,9 +64,10 @@ struct mx8_op_options {
 #define MX8_MAX_INPUTS 16
 #define MX8_MAX_OUTPUTS 8
 
-/* One call. An absent optional input or output is a zeroed tensor. Outputs must have the shapes and dtypes that infer
- * gives; strides are the caller's unless the description fixes them. Inputs and outputs may not overlap unless the
- * description says so. `workspace` may be NULL when infer asks for 0 bytes; it needs 64-byte alignment. */
+/* One call. An absent optional input or output is a zeroed tensor, so n_in and n_out may stay 0. Outputs must have the
+ * shapes and dtypes that infer gives; strides are the caller's unless the description fixes them. Inputs and outputs
+ * may not overlap unless the description says so. `workspace` may be NULL when infer asks for 0 bytes; it needs 64-byte
+ * alignment. */
 struct mx8_op_call {
     struct mx8_tensor in[MX8_MAX_INPUTS];
     struct mx8_tensor out[MX8_MAX_OUTPUTS];

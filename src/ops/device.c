@@ -1,31 +1,23 @@
-/* Workspace bounds over every table of kernels that this process may run. */
+/* Workspace bounds over the kernel tables that a later context may have. */
 #include "ops/device.h"
 
-#include "base/cpu.h"
+#include <omp.h>
 
-static const char *const cpu_names[] = {"scalar", "avx2", "avx512"};
-enum { CPU_NAMES = sizeof cpu_names / sizeof cpu_names[0], TABLES = CPU_NAMES + 1 };
+#include "kernels/cpu/cpu_kernels.h"
 
-/* The CPU's tables from plain to wide, then CUDA's once a device was opened; NULL for one that cannot run here. */
+/* What the CPU's tables ask for does not depend on their instruction set, so the one that runs everywhere speaks for
+ * all; CUDA's joins once a device was opened. Nothing here asks the CPU what it can do: calls infer often. */
+enum { TABLES = 2 };
+
 static const struct mx8_kernels *get_table(int index) {
-    const struct mx8_kernels *table;
-    if (index == CPU_NAMES) return mx8i_get_cuda_table();
-    char reason[8];
-    struct mx8_cpu cpu = mx8i_get_cpu();
-    if ((index == 1 && !cpu.avx2_fma) || (index == 2 && !(cpu.avx2_fma && cpu.avx512))) return NULL;
-    return mx8i_find_cpu_kernels(cpu_names[index], &table, reason, sizeof reason) == MX8_OK ? table : NULL;
-}
-
-int32_t mx8i_get_planned_threads(void) {
-    int32_t cores = mx8i_get_cpu().cores;
-    return cores > 1 ? cores : 1;
+    return index == 0 ? &mx8i_kernels_scalar : mx8i_get_cuda_table();
 }
 
 size_t mx8i_bound_attention(const struct mx8_attention_job *j, int32_t backward) {
     size_t most = 0;
     for (int i = 0; i < TABLES; i++) {
         const struct mx8_kernels *k = get_table(i);
-        size_t bytes = k ? k->attention_workspace(j, backward, mx8i_get_planned_threads()) : 0;
+        size_t bytes = k ? k->attention_workspace(j, backward, omp_get_num_procs()) : 0;
         if (bytes > most) most = bytes;
     }
     return most;

@@ -5,7 +5,7 @@
 #include "mx8/context.h"
 #include "kernels/kernels.h"
 
-/* Fills exec (kernels, ordinal, backend) and the texts of a context for a CUDA device. UNSUPPORTED where there is none. */
+/* Fills exec (kernels, ordinal, backend) and the texts of a context for a CUDA device; UNSUPPORTED without one. */
 enum mx8_status mx8i_open_cuda(const struct mx8_context_options *options, struct mx8_context *ctx);
 
 /* Releases what open_cuda gave a context. */
@@ -13,11 +13,8 @@ void mx8i_close_cuda(struct mx8_context *ctx);
 /* The table of an opened CUDA device; NULL before one was opened. */
 const struct mx8_kernels *mx8i_get_cuda_table(void);
 
-/* Workspace that serves every backend of this build, on any of its instruction sets, with as many CPU threads as this
- * process may use: infer knows no context. */
+/* Workspace that serves every backend, on the CPU with as many threads as there are cores: infer knows no context. */
 size_t mx8i_bound_attention(const struct mx8_attention_job *j, int32_t backward);
 size_t mx8i_bound_embedding(const struct mx8_embedding_job *j);
-/* The CPU threads that bound_attention counted on. */
-int32_t mx8i_get_planned_threads(void);
 
 #endif

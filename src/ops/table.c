@@ -46,7 +46,7 @@ const struct mx8_op *mx8_find_op(const char *name) {
 }
 
 static enum mx8_status check_call(const struct mx8_op *op, int32_t backward, const struct mx8_op_call *call) {
-    if (!op || !call) return MX8_FAIL(MX8_INVALID_ARGUMENT, "mx8_run_op: %s is NULL", op ? "call" : "op");
+    if (!op || !call) return MX8_FAIL(MX8_INVALID_ARGUMENT, "operator call: %s is NULL", op ? "call" : "op");
     if (backward && !op->backward)
         return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: a backward pass is asked for, but the operator has none", op->name);
     if (call->n_in < 0 || call->n_in > MX8_MAX_INPUTS)

@@ -135,6 +135,23 @@ static void test_attention(void **state) {
     }
 }
 
+/* infer asks the scalar table for all of the CPU's. */
+static void test_tables_want_the_same_workspace(void **state) {
+    (void)state;
+    static const char *const names[] = {"avx2", "avx512"};
+    const struct mx8_kernels *scalar, *other;
+    char reason[160];
+    struct mx8_attention_job j = {.T = 37, .S = 37, .H = 6, .KV = 2, .d = 40};
+    struct mx8_embedding_job e = {.T = 37, .V = 100, .D = 40};
+    assert_ok(mx8i_find_cpu_kernels("scalar", &scalar, reason, sizeof reason));
+    for (int i = 0; i < 2; i++) {
+        if (mx8i_find_cpu_kernels(names[i], &other, reason, sizeof reason) != MX8_OK) continue;
+        for (int backward = 0; backward < 2; backward++)
+            assert_int_equal(scalar->attention_workspace(&j, backward, 3), other->attention_workspace(&j, backward, 3));
+        assert_int_equal(scalar->embedding_workspace(&e), other->embedding_workspace(&e));
+    }
+}
+
 /* A context with more threads than infer could know of still runs in the workspace that infer asked for. */
 static void test_attention_with_many_threads(void **state) {
     (void)state;
@@ -294,6 +311,7 @@ int main(void) {
         cmocka_shelf_test(test_weight_gradients_accumulate),
         cmocka_shelf_test(test_rope),
         cmocka_shelf_test(test_attention),
+        cmocka_unit_test(test_tables_want_the_same_workspace),
         cmocka_shelf_test(test_attention_with_many_threads),
         cmocka_shelf_test(test_router),
         cmocka_shelf_test(test_permute_and_combine),
