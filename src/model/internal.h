@@ -102,7 +102,7 @@ struct mx8_need mx8i_find_need(const struct mx8_model *m, int32_t keep, int32_t 
 struct mx8_tensor mx8i_take_hp(struct mx8_model *m, struct mx8_need need, int64_t rows, int64_t cols);
 /* Codes of f->hp as needed: rows into scratch, columns into `cols`. offsets absent or (G): groups of rows. */
 enum mx8_status mx8i_quantize_forms(struct mx8_model *m, struct mx8_forms *f, struct mx8_need need,
-    struct mx8_tensor offsets, struct mx8_stack *cols);
+    struct mx8_tensor offsets, struct mx8_stack *cols, int32_t is_gradient);
 /* Drops the forms that were in scratch. */
 void mx8i_forget_forms(struct mx8_forms *f, struct mx8_need need);
 enum mx8_status mx8i_run_linear(struct mx8_model *m, struct mx8_tensor y, const struct mx8_forms *x,

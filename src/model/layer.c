@@ -7,7 +7,7 @@
 static enum mx8_status run_second_half(
     struct mx8_model *m, struct mx8_layer *l, struct mx8_need need, int32_t recompute) {
     struct mx8_activations *a = &l->a;
-    MX8_TRY(mx8i_quantize_forms(m, &a->n2, need, MX8_ABSENT, &m->saved));
+    MX8_TRY(mx8i_quantize_forms(m, &a->n2, need, MX8_ABSENT, &m->saved, 0));
     if (l->moe >= 0) {
         MX8_TRY(mx8i_moe_forward(m, l, m->stream_f, recompute));
     } else {

@@ -60,7 +60,7 @@ enum mx8_status mx8i_attention_forward(struct mx8_model *m, struct mx8_layer *l,
     const int64_t T = m->T;
     struct mx8_need need = mx8i_find_need(m, m->keep, 3, (const struct mx8_param *[]){l->wq, l->wk, l->wv});
     MX8_TRY(normalize_input(m, l, need));
-    MX8_TRY(mx8i_quantize_forms(m, &a->n1, need, MX8_ABSENT, &m->saved));
+    MX8_TRY(mx8i_quantize_forms(m, &a->n1, need, MX8_ABSENT, &m->saved, 0));
     MX8_TRY(project_inputs(m, l));
 
     a->o = (struct mx8_forms){.hp = mx8i_take_rows(&m->saved, m->recipe.dtype, T, m->config.dim)};
@@ -73,7 +73,7 @@ enum mx8_status mx8i_attention_forward(struct mx8_model *m, struct mx8_layer *l,
     MX8_TRY(mx8i_call(m, MX8_OP_ATTENTION, 0, &call));
 
     struct mx8_need o_need = mx8i_find_need(m, m->keep, 1, (const struct mx8_param *[]){l->wo});
-    MX8_TRY(mx8i_quantize_forms(m, &a->o, o_need, MX8_ABSENT, &m->saved));
+    MX8_TRY(mx8i_quantize_forms(m, &a->o, o_need, MX8_ABSENT, &m->saved, 0));
     MX8_TRY(mx8i_run_linear(m, out, &a->o, l->wo, MX8_ABSENT));
     o_need.hp = 1; /* attention's backward reads its output */
     mx8i_forget_forms(&a->o, o_need);

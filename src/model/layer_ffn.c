@@ -16,7 +16,7 @@ enum mx8_status mx8i_ffn_forward(struct mx8_model *m, const struct mx8_ffn *w, s
     s->hidden = (struct mx8_forms){.hp = mx8i_take_hp(m, need, rows, F)};
     struct mx8_op_call call = {.in = {s->gate, s->up}, .n_in = 2, .out = {s->hidden.hp}, .n_out = 1};
     MX8_TRY(mx8i_call(m, MX8_OP_SWIGLU, 0, &call));
-    MX8_TRY(mx8i_quantize_forms(m, &s->hidden, need, offsets, &m->saved));
+    MX8_TRY(mx8i_quantize_forms(m, &s->hidden, need, offsets, &m->saved, 0));
     if (out.ndim) MX8_TRY(mx8i_run_linear(m, out, &s->hidden, w->w2, offsets));
     mx8i_forget_forms(&s->hidden, need);
     m->scratch.used = mark;

@@ -76,7 +76,7 @@ static enum mx8_status run_experts(struct mx8_model *m, struct mx8_layer *l, str
     struct mx8_op_call call = {.in = {a->n2.hp, r->order, r->positions}, .n_in = 3, .out = {a->rows.hp}, .n_out = 1};
     if (m->config.score_before_experts) call.in[call.n_in++] = r->weights;
     MX8_TRY(mx8i_call(m, MX8_OP_PERMUTE, 0, &call));
-    MX8_TRY(mx8i_quantize_forms(m, &a->rows, need, r->offsets, &m->saved));
+    MX8_TRY(mx8i_quantize_forms(m, &a->rows, need, r->offsets, &m->saved, 0));
     MX8_TRY(mx8i_ffn_forward(m, &l->experts, &a->experts, out, &a->rows, r->offsets));
     mx8i_forget_forms(&a->rows, need);
     return MX8_OK;

@@ -39,7 +39,9 @@ struct mx8_recipe {
     char filter_fqns[512];    /* comma separated substrings: linears whose name contains one stay unconverted */
     char linear_fqns[512];    /* "" or substrings: only linears whose name contains one are converted (later spelling) */
     char expert_fqns[512];    /* substrings that the expert tensors' names must contain one of */
-    int32_t scale_rule, scale_group, tile_rows, weight_scale_group, weight_tile_rows, format, wgrad_hp, exact;
+    int32_t scale_rule, scale_group, tile_rows, col_tile_rows, weight_scale_group, weight_tile_rows;
+    int32_t alignment; /* of expert groups among column codes; 0: 32 */
+    int32_t format, wgrad_hp, exact;
 };
 
 enum mx8_status mx8i_build_params(const struct mx8_model_config *c, int64_t seq_len, struct mx8_param_table *out);

@@ -38,6 +38,8 @@ struct mx8_op_options mx8i_make_options(const struct mx8_model *m, const struct 
     o.scale_rule = r->scale_rule;
     o.scale_group = r->scale_group;
     o.tile_rows = r->tile_rows;
+    o.col_tile_rows = r->col_tile_rows;
+    o.alignment = r->alignment;
     o.weight_scale_group = r->weight_scale_group;
     o.weight_tile_rows = r->weight_tile_rows;
     o.format = r->format;
@@ -111,7 +113,8 @@ static enum mx8_status take_columns(
 }
 
 enum mx8_status mx8i_quantize_forms(
-    struct mx8_model *m, struct mx8_forms *f, struct mx8_need need, struct mx8_tensor offsets, struct mx8_stack *cols) {
+    struct mx8_model *m, struct mx8_forms *f, struct mx8_need need, struct mx8_tensor offsets, struct mx8_stack *cols,
+    int32_t is_gradient) {
     if (!need.row && !need.col) return MX8_OK;
     const struct mx8_recipe *r = &m->recipe;
     struct mx8_op_call c = {.in = {f->hp, need.col ? offsets : MX8_ABSENT},
@@ -119,6 +122,8 @@ enum mx8_status mx8i_quantize_forms(
         .options = {.scale_rule = r->scale_rule,
             .scale_group = r->scale_group,
             .tile_rows = r->tile_rows,
+            .col_tile_rows = is_gradient ? 0 : r->col_tile_rows, /* one operand of the weight gradient is tiled */
+            .alignment = r->alignment,
             .format = r->format}};
     enum mx8_row row = !need.col ? MX8_OP_QUANTIZE_ROWS : need.row ? MX8_OP_QUANTIZE_BOTH : MX8_OP_QUANTIZE_COLS;
     MX8_TRY(mx8_infer_op(mx8_get_op((int32_t)row), 0, &c));
@@ -162,7 +167,7 @@ enum mx8_status mx8i_run_linear_backward(struct mx8_model *m, struct mx8_tensor 
     const struct mx8_forms *x, const struct mx8_param *p, struct mx8_tensor offsets) {
     size_t mark = m->scratch.used;
     struct mx8_forms w = mx8i_view_weight(m, p), a = *x, d = {.hp = dy};
-    MX8_TRY(mx8i_quantize_forms(m, &d, mx8i_find_need(m, 1, 1, &p), offsets, &m->scratch));
+    MX8_TRY(mx8i_quantize_forms(m, &d, mx8i_find_need(m, 1, 1, &p), offsets, &m->scratch, 1));
     if (!p->mxfp8) a.col = a.col_scale = MX8_ABSENT; /* made for another consumer */
     struct mx8_op_call c = {.out = {dx, mx8i_view_gradient(m, p)}, .n_out = 2, .options = mx8i_make_options(m, p)};
     struct mx8_tensor *in = c.in;

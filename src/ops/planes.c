@@ -26,7 +26,21 @@ struct mx8_style mx8i_get_style(const struct mx8_op_options *o, int weight) {
         .group = group ? group : MX8_BLOCK,
         .tile = tile ? tile : 1,
         .format = o->format ? o->format : MX8_F8_E4M3,
+        .col_tile = !weight && o->col_tile_rows ? o->col_tile_rows : tile ? tile : 1,
+        .padding = o->alignment ? o->alignment : MX8_BLOCK,
     };
+}
+
+struct mx8_style mx8i_get_col_style(const struct mx8_op_options *o) {
+    struct mx8_style style = mx8i_get_style(o, 0);
+    style.tile = style.col_tile;
+    return style;
+}
+
+struct mx8_style mx8i_get_dy_style(const struct mx8_op_options *o) {
+    struct mx8_style style = mx8i_get_style(o, 0);
+    style.col_tile = style.tile;
+    return style;
 }
 
 static enum mx8_status check_group(const char *op, const char *option, int32_t value) {
@@ -44,7 +58,11 @@ enum mx8_status mx8i_check_styles(const char *op, const struct mx8_op_options *o
     MX8_TRY(check_group(op, "scale_group", o->scale_group));
     MX8_TRY(check_group(op, "weight_scale_group", o->weight_scale_group));
     MX8_TRY(check_tile(op, "tile_rows", o->tile_rows));
+    MX8_TRY(check_tile(op, "col_tile_rows", o->col_tile_rows));
     MX8_TRY(check_tile(op, "weight_tile_rows", o->weight_tile_rows));
+    if (o->alignment < 0 || o->alignment % MX8_BLOCK || o->alignment > 4096)
+        return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: alignment is %d, expected a multiple of 32 from 0 to 4096", op,
+            (int)o->alignment);
     if (o->format == 0 || o->format == MX8_F8_E4M3 || o->format == MX8_F8_E5M2) return MX8_OK;
     return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: format is %d (%s), expected f8_e4m3 or f8_e5m2", op, (int)o->format,
         mx8_get_dtype_name(o->format));
@@ -122,6 +140,8 @@ struct mx8_quant_job mx8i_start_quant(
         .format = style.format,
         .group = style.group,
         .tile = style.tile,
+        .col_tile = style.col_tile,
+        .padding = style.padding,
         .saturated = ctx->saturated,
     };
 }

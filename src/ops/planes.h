@@ -14,9 +14,14 @@ void *mx8i_carve(struct mx8_carver *c, int64_t bytes);
 /* How values become codes: the resolved options of one operand. */
 struct mx8_style {
     int32_t rule, group, tile, format;
+    int32_t col_tile; /* of x in the column orientation */
+    int32_t padding;  /* of groups in the column orientation */
 };
 /* Zeros become defaults. `weight` picks the weight_* fields; linear products quantize with two styles. */
 struct mx8_style mx8i_get_style(const struct mx8_op_options *o, int weight);
+/* The styles of x along M and of dy, which is never tiled across columns in one orientation only. */
+struct mx8_style mx8i_get_col_style(const struct mx8_op_options *o);
+struct mx8_style mx8i_get_dy_style(const struct mx8_op_options *o);
 enum mx8_status mx8i_check_styles(const char *op, const struct mx8_op_options *o);
 
 /* Codes and scales of a matrix (lines, depth) for each of `batch` entries, blocks along depth. The element (l, k) of

@@ -3,7 +3,7 @@
  *     dx (M,K) = dy (M,N) w (N,K)       blocks along N
  *     dw (N,K) = dy (M,N)^T x (M,K)     blocks along M
  * With groups, w and dw have one matrix per group and the rows of x, y, dx and dy are cut at the offsets; the blocks
- * along M then start anew in every group, which the column quantizer pads to 32 rows (dyq_t, xq_t and the padded ends).
+ * along M then start anew in every group, which the column quantizer pads to options.alignment rows (dyq_t, xq_t and the padded ends).
  * A plan lists what has to be quantized; laid over a NULL workspace it says how much memory that takes. */
 #include "ops/product.h"
 
@@ -32,7 +32,8 @@ static int64_t count_matrices(const struct mx8_product *p) {
 }
 
 static int64_t find_padded_depth(const struct mx8_product *p) {
-    return p->groups > 0 ? mx8i_padded_rows(p->M, p->groups, MX8_BLOCK) : mx8i_round_up(p->M, MX8_BLOCK);
+    int64_t padding = mx8i_get_style(p->options, 0).padding;
+    return p->groups > 0 ? mx8i_padded_rows(p->M, p->groups, padding) : mx8i_round_up(p->M, MX8_BLOCK);
 }
 
 int mx8i_find_wanted(const struct mx8_product *p) {
@@ -100,11 +101,11 @@ static void plan_dgrad(const struct mx8_product *p, struct mx8_carver *c, struct
 }
 
 static void plan_wgrad(const struct mx8_product *p, struct mx8_carver *c, struct backward_plan *plan) {
-    struct mx8_style x = mx8i_get_style(p->options, 0);
+    struct mx8_style x = mx8i_get_col_style(p->options), dy = mx8i_get_dy_style(p->options);
     int64_t depth = find_padded_depth(p);
     plan->make_dy_cols = !mx8i_has_codes(&p->dyq_t);
     plan->make_x_cols = !mx8i_has_codes(&p->xq_t);
-    plan->dy_cols = plan->make_dy_cols ? mx8i_carve_plane(c, p->N, depth, x) : mx8i_view_plane(&p->dyq_t, 0, x);
+    plan->dy_cols = plan->make_dy_cols ? mx8i_carve_plane(c, p->N, depth, dy) : mx8i_view_plane(&p->dyq_t, 0, dy);
     plan->x_cols = plan->make_x_cols ? mx8i_carve_plane(c, p->K, depth, x) : mx8i_view_plane(&p->xq_t, 0, x);
     if (p->groups == 0) return;
     if (plan->make_dy_cols || plan->make_x_cols)
@@ -176,7 +177,7 @@ static enum mx8_status quantize_token_cols(
 static enum mx8_status quantize_dy(
     struct mx8_context *ctx, const struct mx8_product *p, const struct backward_plan *plan) {
     if (!plan->make_dy_rows && !plan->make_dy_cols) return MX8_OK;
-    struct mx8_quant_job j = mx8i_start_quant(ctx, p->dy, mx8i_get_style(p->options, 0));
+    struct mx8_quant_job j = mx8i_start_quant(ctx, p->dy, mx8i_get_dy_style(p->options));
     if (plan->make_dy_rows) mx8i_emit_rows(&j, &plan->dy_rows);
     if (plan->make_dy_cols) mx8i_emit_cols(&j, &plan->dy_cols);
     if (p->groups > 0) mx8i_set_groups(&j, p->offsets, plan->make_dy_cols ? plan->ends : NULL);

@@ -45,11 +45,12 @@ static enum mx8_status bind_source(
     MX8_TRY(mx8i_check_styles(op, &call->options));
     int64_t rows = mx8i_get_dim(d, 'M'), groups = mx8i_get_dim(d, 'G');
     if (groups < 0) return mx8i_set_dim(d, 'P', rows, "M");
-    if (groups == 0 || rows > INT32_MAX / 2 || groups > INT32_MAX / 2 / MX8_BLOCK)
+    if (groups == 0 || rows > INT32_MAX / 2 || groups > INT32_MAX / 2 / mx8i_get_style(&call->options, 0).padding)
         return MX8_FAIL(MX8_INVALID_ARGUMENT,
             "%s: %lld rows in %lld groups, expected at least one group and at most 2^30 rows", op, (long long)rows,
             (long long)groups);
-    return mx8i_set_dim(d, 'P', mx8i_padded_rows(rows, (int32_t)groups, MX8_BLOCK), "M + 32 G rounded up to 32");
+    int32_t padding = mx8i_get_style(&call->options, 0).padding;
+    return mx8i_set_dim(d, 'P', mx8i_padded_rows(rows, (int32_t)groups, padding), "M + alignment G rounded up to it");
 }
 
 static enum mx8_status infer_rows(struct mx8_op_call *call) {
@@ -232,7 +233,7 @@ const struct mx8_op_row mx8i_quantize_cols_row = {
                 "offsets (G), "
                 "the cumulative ends of row groups, blocks start anew in every group: codes are (K,Mp) and scales "
                 "(K,Mp/32) "
-                "with Mp = M + 32 G rounded up to 32, each group padded to 32 rows with zero bytes, and ends (G) "
+                "with A = options.alignment (32) and Mp = M + A G rounded up to A, each group padded to A rows with zero bytes, and ends (G) "
                 "receives "
                 "the padded cumulative ends. Rows at and past offsets[G-1] are not read. Options as for quantize_rows, "
                 "scale_group along M and tile_rows across columns.",

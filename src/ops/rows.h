@@ -1,7 +1,7 @@
 /* Inputs and outputs of every row of the operator table, in order. `?` marks an optional one (a zeroed tensor). Model
  * code fills struct mx8_op_call by these positions; the schema text of each row says the same to the outside.
  *
- * Shapes. T tokens (rows), Mp(M) = roundup(M, 32), with groups Mp(M,G) = roundup(M + 32 G, 32). Scales are uint8 (e8m0).
+ * Shapes. T tokens (rows), Mp(M) = roundup(M, 32), with groups Mp(M,G) = roundup(M + A G, A), A = options.alignment (32). Scales are uint8 (e8m0).
  * hp means bf16 or f32. Codes are stored row-major with unit inner stride unless stated.
  *
  *  quantize_rows   (x (M,K))                       -> (codes (M,K), scales (M,K/32))

@@ -105,8 +105,21 @@ static enum mx8_status resolve_recipe_name(const struct mx8_options *o, struct m
         name);
 }
 
-static int32_t get_number(const struct mx8_options *o, const char *key) {
-    return (int32_t)strtol(mx8i_get_text(o, key), NULL, 10); /* the table's choices are numbers */
+/* The table's choices are numbers, or "auto". */
+static int32_t get_number(const struct mx8_options *o, const char *key, int32_t automatic) {
+    int32_t number = (int32_t)strtol(mx8i_get_text(o, key), NULL, 10);
+    return number > 0 ? number : automatic;
+}
+
+/* On the CPU blocks are canonical. On CUDA the defaults are what Hopper's tensor cores multiply at full rate: one scale
+ * per token and 256 elements, 32 x 256 tiles for weights and for the activations' side of the weight gradient. */
+static void resolve_geometry(const struct mx8_options *o, struct mx8_recipe *recipe, int32_t cuda) {
+    recipe->tile_rows = get_number(o, "mx.tile_rows", 1);
+    recipe->scale_group = get_number(o, "mx.scale_group", cuda ? 256 : 32);
+    recipe->col_tile_rows = get_number(o, "mx.col_tile_rows", cuda && recipe->scale_group == 256 ? 32 : recipe->tile_rows);
+    recipe->weight_scale_group = get_number(o, "mx.weight_scale_group", cuda ? 256 : 32);
+    recipe->weight_tile_rows = get_number(o, "mx.weight_tile_rows", cuda && recipe->weight_scale_group == 256 ? 32 : 1);
+    recipe->alignment = cuda ? 128 : 32; /* a K-block of the tensor cores' pipeline */
 }
 
 static int32_t find_scale_rule(const char *name) {
@@ -129,10 +142,7 @@ enum mx8_status mx8i_resolve_recipe(const struct mx8_options *o, struct mx8_job 
     MX8_TRY(resolve_converters(o, recipe));
     MX8_TRY(resolve_recipe_name(o, recipe));
     recipe->scale_rule = find_scale_rule(mx8i_get_text(o, "mx.scale_rule"));
-    recipe->scale_group = get_number(o, "mx.scale_group");
-    recipe->tile_rows = get_number(o, "mx.tile_rows");
-    recipe->weight_scale_group = get_number(o, "mx.weight_scale_group");
-    recipe->weight_tile_rows = get_number(o, "mx.weight_tile_rows");
+    resolve_geometry(o, recipe, !strcmp(mx8i_get_text(o, "job.device"), "cuda"));
     recipe->format = strcmp(mx8i_get_text(o, "mx.format"), "e5m2") ? MX8_F8_E4M3 : MX8_F8_E5M2;
     if ((recipe->convert_linear || recipe->convert_experts) && recipe->format == MX8_F8_E5M2)
         mx8i_log(notes, "warning: mx.format e5m2 keeps 2 bits of mantissa; MXFP8 training uses e4m3 for every tensor");
