@@ -13,6 +13,7 @@
 #include "kernels/cpu/quantize_cell.inl"
 
 enum { CELL_SCRATCH = CELL_COLS * CELL_MAX_ROWS * 4 }; /* bytes, of a thread */
+enum { BAND_CELLS = 4 };
 enum { STREAM_CODES = 16 << 20 }; /* outputs from here on would not stay in the last cache anyway */
 
 /* ---- cells ---- */
@@ -94,18 +95,23 @@ struct share {
 static int64_t cells_across(const struct mx8_quant_job *j) { return (j->cols + CELL_COLS - 1) / CELL_COLS; }
 
 static int64_t cell_rows_of(const struct mx8_quant_job *j) {
-    return larger(STRIP_ROWS, larger(j->tile, j->group));
+    return larger(STRIP_ROWS, larger(j->row_codes ? j->tile : 1, j->col_codes ? j->group : 1));
 }
 
 static int64_t cells_in(const struct mx8_quant_job *j, int64_t rows) {
     return (rows + cell_rows_of(j) - 1) / cell_rows_of(j) * cells_across(j);
 }
 
+/* Columns are stored far apart, each in pages of its own: cells are taken in bands of a few across, downwards, so that
+ * a band's pages stay in the TLB. */
 static int64_t quantize_span(const struct mx8_quant_job *j, const struct span *s, struct share *share) {
     int64_t cells = cells_in(j, s->rows), across = cells_across(j), cell_rows = cell_rows_of(j), clipped = 0;
     int64_t first = larger(0, share->begin - share->passed), last = smaller(cells, share->end - share->passed);
+    int64_t band = j->col_codes ? BAND_CELLS : across;
     for (int64_t i = first; i < last; i++) {
-        struct cell c = find_cell(j, s, i / across * cell_rows, i % across * CELL_COLS, cell_rows, share->scratch);
+        int64_t left = i / (band * (cells / across)) * band, in_band = i % (band * (cells / across));
+        int64_t width = smaller(band, across - left), row = in_band / width, col = left + in_band % width;
+        struct cell c = find_cell(j, s, row * cell_rows, col * CELL_COLS, cell_rows, share->scratch);
         clipped += quantize_cell(j, &c);
     }
     share->passed += cells;

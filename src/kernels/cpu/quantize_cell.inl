@@ -34,14 +34,17 @@ static int64_t blocks_of(int64_t n) { return (n + MX8_BLOCK - 1) / MX8_BLOCK; }
 static void merge_amax(int32_t *amax, int64_t lines, int64_t width, int64_t pitch, int64_t down, int64_t across) {
     if (down <= 1 && across <= 1) return;
     for (int64_t l = 0; l < lines; l += down) {
-        for (int64_t i = 0; i < width; i += across) {
-            int64_t l_end = smaller(l + down, lines), i_end = smaller(i + across, width);
+        int32_t *top = amax + l * pitch;
+        int64_t l_end = smaller(l + down, lines);
+        for (int64_t a = l + 1; a < l_end; a++)
+            for (int64_t i = 0; i < width; i++) top[i] = amax[a * pitch + i] > top[i] ? amax[a * pitch + i] : top[i];
+        for (int64_t i = 0; i < width && across > 1; i += across) {
+            int64_t end = smaller(i + across, width);
             int32_t most = 0;
-            for (int64_t a = l; a < l_end; a++)
-                for (int64_t b = i; b < i_end; b++) most = amax[a * pitch + b] > most ? amax[a * pitch + b] : most;
-            for (int64_t a = l; a < l_end; a++)
-                for (int64_t b = i; b < i_end; b++) amax[a * pitch + b] = most;
+            for (int64_t b = i; b < end; b++) most = top[b] > most ? top[b] : most;
+            for (int64_t b = i; b < end; b++) top[b] = most;
         }
+        for (int64_t a = l + 1; a < l_end; a++) memcpy(amax + a * pitch, top, (size_t)width * sizeof *top);
     }
 }
 
@@ -55,6 +58,10 @@ MX8_INLINE void scatter(uint8_t *to, int64_t stride, const uint8_t *from, int64_
         for (int64_t i = 0; i < n; i++) to[i * stride] = from[i];
     else if (stream)
         stream_bytes(to, from, n);
+    else if (n == STRIP_ROWS)
+        memcpy(to, from, STRIP_ROWS); /* known sizes are copied by vectors, others by calls or bytes */
+    else if (n == CELL_COLS)
+        memcpy(to, from, CELL_COLS);
     else
         memcpy(to, from, (size_t)n);
 }
