@@ -5,7 +5,7 @@
 #include "base/memory.h"
 #include "base/rng.h"
 
-enum { CHUNK = 1 << 16 }; /* values made on the host at a time */
+enum { CHUNK = 1 << 22, PIECE = 1 << 14 }; /* values made on the host at a time; by a thread at a time */
 
 static double get_normal_probability(double x) {
     return 0.5 * erfc(-x * 0.70710678118654752440);
@@ -33,7 +33,8 @@ static enum mx8_status init_param(struct mx8_model *m, const struct mx8_param *p
     const struct mx8_exec *x = &m->ctx->exec;
     for (int64_t from = 0; from < p->count; from += CHUNK) {
         int64_t n = p->count - from < CHUNK ? p->count - from : CHUNK;
-        fill_values(p, seed, from, n, values);
+#pragma omp parallel for num_threads(x->threads) schedule(static)
+        for (int64_t i = 0; i < n; i += PIECE) fill_values(p, seed, from + i, n - i < PIECE ? n - i : PIECE, values + i);
         MX8_TRY(x->k->upload(x, m->masters + p->at + from, values, (size_t)n * sizeof *values));
     }
     return MX8_OK;

@@ -42,14 +42,14 @@ static const struct mx8_tensor absent;
 static const char *const op_name = "grouped_linear";
 
 static enum mx8_status check_groups(const struct mx8_tensor *offsets) {
-    if (offsets->shape[0] >= 1 && offsets->shape[0] <= INT32_MAX / MX8_BLOCK) return MX8_OK;
+    if (offsets->shape[0] >= 1 && offsets->shape[0] <= INT32_MAX / 4096) return MX8_OK;
     return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: offsets has %lld elements, expected one per expert, at least 1", op_name,
         (long long)offsets->shape[0]);
 }
 
 /* Offsets are 32-bit, the padded ones included. */
 static enum mx8_status check_rows(const struct mx8_product *p) {
-    if (mx8i_padded_rows(p->M, p->groups, MX8_BLOCK) <= INT32_MAX) return MX8_OK;
+    if (mx8i_padded_rows(p->M, p->groups, mx8i_get_style(p->options, 0).padding) <= INT32_MAX) return MX8_OK;
     return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: %lld rows in %d groups are more than 32-bit offsets can count", op_name,
         (long long)p->M, (int)p->groups);
 }
@@ -113,8 +113,10 @@ static enum mx8_status infer_backward(struct mx8_op_call *call) {
     int32_t dtype;
     MX8_TRY(mx8i_bind_inputs(&d, op_name, call, &backward_pass, 0, 4));
     MX8_TRY(check_groups(&call->in[3]));
-    int64_t padded = mx8i_padded_rows(mx8i_get_dim(&d, 'M'), (int32_t)mx8i_get_dim(&d, 'E'), MX8_BLOCK);
-    MX8_TRY(mx8i_set_dim(&d, 'P', padded, "M + 32 E rounded up to 32"));
+    MX8_TRY(mx8i_check_styles(op_name, &call->options));
+    int64_t padding = mx8i_get_style(&call->options, 0).padding;
+    int64_t padded = mx8i_padded_rows(mx8i_get_dim(&d, 'M'), (int32_t)mx8i_get_dim(&d, 'E'), padding);
+    MX8_TRY(mx8i_set_dim(&d, 'P', padded, padding == 32 ? "M + 32 E rounded up to 32" : "M + alignment E rounded up to it"));
     MX8_TRY(mx8i_bind_inputs(&d, op_name, call, &backward_pass, 4, backward_pass.n_in));
     MX8_TRY(read_backward(call, &p));
     MX8_TRY(check_rows(&p));
@@ -156,7 +158,7 @@ const struct mx8_op_row mx8i_grouped_linear_row = {
                 "backward "
                 "pass along M are those of quantize_cols or quantize_both for the same offsets: dyq_t (N,Mp) and xq_t "
                 "(K,Mp) "
-                "with Mp = M + 32 E rounded up to 32, and their padded ends (E), needed when both are given. wq_t "
+                "with Mp = M + A E rounded up to A = options.alignment (32), and their padded ends (E), needed when both are given. wq_t "
                 "(E,N,K) "
                 "and ws_t (E,N/32,K) are those of quantize_3d. No group size is ever read on the host.",
             .infer = infer,

@@ -278,7 +278,8 @@ static enum mx8_status watch_gemm(const struct mx8_exec *x, const struct mx8_gem
 /* Options that change no number, but which way a backend takes. */
 static void test_geometry_and_exact_reach_the_products(void **state) {
     (void)state;
-    struct mx8_kernels watched = *shelf.ctx->exec.k;
+    static struct mx8_kernels watched; /* the context keeps it until the shelf is torn down */
+    watched = *shelf.ctx->exec.k;
     real_gemm = watched.gemm;
     watched.gemm = watch_gemm;
     shelf.ctx->exec.k = &watched;
