@@ -7,7 +7,7 @@ from typing import Union
 from torch import nn
 
 from .. import lib
-from .modules import Experts, GroupedMM, Linear, check_sizes, get_experts_class
+from .modules import Experts, GroupedMM, Linear, check_sizes, get_experts_class, teach_compiler
 from .recipes import Recipe, get_recipe
 
 Filter = Union[Callable[[nn.Module, str], bool], str, Iterable[str]]
@@ -95,6 +95,7 @@ def convert(
         if not isinstance(module, Experts):
             module.__class__ = get_experts_class(type(module))
         module.mx8_mode = GroupedMM(recipe)  # type: ignore[assignment]
+        module.mx8_compiles = teach_compiler()  # type: ignore[assignment]
     if verbose:
         _print_report(layers, modules, recipe)
     return model

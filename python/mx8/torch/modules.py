@@ -43,7 +43,7 @@ def check_sizes(name: str, weight: torch.Tensor) -> None:
         )
 
 
-GROUPED_MM = {torch._grouped_mm, getattr(nn.functional, "grouped_mm", None)} - {None}
+GROUPED_MM = {getattr(torch, "_grouped_mm", None), getattr(nn.functional, "grouped_mm", None)} - {None}
 
 
 def _bind_grouped_mm(
@@ -72,16 +72,22 @@ class GroupedMM(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _is_mode_compiled() -> bool:
-    """Whether this PyTorch's compiler follows a mode; one that does not would drop it without a word."""
+@functools.cache
+def teach_compiler() -> bool:
+    """Lets torch.compile treat torch._grouped_mm under a mode as eager PyTorch does; False where it cannot.
+
+    Eager PyTorch shows every function to a mode. The compiler has a list of those that it shows, from which the private
+    ones are missing: it would run the bf16 product without a word.
+    """
     try:
+        from torch._dynamo.variables import torch as variables
         from torch._dynamo.variables import torch_function
-    except ImportError:
+
+        shown = variables.get_overridable_functions()
+        shown.update(GROUPED_MM)
+        return hasattr(torch_function, "TorchFunctionModeVariable") and GROUPED_MM <= variables.get_overridable_functions()
+    except (ImportError, AttributeError):
         return False
-    return hasattr(torch_function, "TorchFunctionModeVariable")
-
-
-MODE_IS_COMPILED = _is_mode_compiled()
 
 
 class Experts:
@@ -89,11 +95,12 @@ class Experts:
 
     # Made by convert(): the compiler follows a mode that exists before the call, not one that forward makes.
     mx8_mode: GroupedMM
+    mx8_compiles: bool
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
-            if not MODE_IS_COMPILED:
-                raise NotImplementedError("mx8: compiling converted experts needs torch 2.6 or newer")
+            if not self.mx8_compiles:
+                raise NotImplementedError("mx8: this torch cannot compile converted experts; leave them out of compile")
             with self.mx8_mode:
                 return super().forward(*args, **kwargs)  # type: ignore[misc]
         before = self.mx8_mode.calls
