@@ -20,7 +20,7 @@ run_round() {
 }
 
 # shellcheck disable=SC2086 # a list of words
-install_packages $base_packages libcmocka-dev
+install_packages $base_packages $test_packages
 export OMP_WAIT_POLICY=passive # tests run side by side: a waiting thread must not hold a core
 
 run_round build
