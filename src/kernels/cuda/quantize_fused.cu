@@ -69,10 +69,8 @@ struct Loader {
 // 16 bytes of a column, or what has room of them.
 __device__ __forceinline__ void store_piece(uint8_t *to, uint4 v, int room) {
     if (room >= 16) { __stcs((uint4 *)to, v); return; }
-    const uint32_t w[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-    for (int i = 0; i < 16; i++)
-        if (i < room) to[i] = (uint8_t)(w[i / 4] >> 8 * (i % 4));
+#pragma unroll 1 // rare: short code matters more
+    for (int i = 0; i < room; i++) to[i] = (uint8_t)((i < 4 ? v.x : i < 8 ? v.y : i < 12 ? v.z : v.w) >> 8 * (i % 4));
 }
 
 template <bool ROW, bool COL, bool COUNT>
@@ -256,6 +254,7 @@ template <int GROUP, bool ROW, bool COUNT> __global__ __launch_bounds__(256, 3) 
     __shared__ __align__(16) uint2 transposed[128 * 16];         // [column][8 rows], the second index ^= column / 8
     __shared__ __align__(16) uint32_t warp_max[8][64];           // pairs of columns
     __shared__ __align__(16) float col_factor[128 / GROUP][128]; // [group][column]
+    __shared__ __align__(16) float row_factor[128 / GROUP][128]; // [group][row]; first the maxima, as bits
     __shared__ __align__(4) uint8_t bytes[256][4];               // scales of [column][block], and of [128 + row][block]
     const int t = threadIdx.x, cx = t % 16, ry = t / 16, lane = t % 32, across = divide_up(p.cols, 128);
     Tile tile;
@@ -277,20 +276,24 @@ template <int GROUP, bool ROW, bool COUNT> __global__ __launch_bounds__(256, 3) 
 #pragma unroll
     for (int i = 0; i < 4; i++) cm[i] = max2(cm[i], __shfl_xor_sync(~0u, cm[i], 16));
     if (lane < 16) *(uint4 *)&warp_max[t / 32][cx * 4] = make_uint4(cm[0], cm[1], cm[2], cm[3]);
-    __syncthreads();
-
-    Encoder<COUNT> encoder;
     if (ROW) {
 #pragma unroll
-        for (int i = 0; i < 4; i++) rm[i] = max_lanes<1, GROUP / 8>(rm[i]);
-        uint8_t *to = p.row_codes + tile.batch * p.rc_batch + (tile.row + ry * 8) * p.rc_row + col;
-#pragma unroll
-        for (int i = 0; i < 8; i++, to += p.rc_row) {
-            const uint32_t b = byte_of(i & 1 ? rm[i / 2] >> 16 : rm[i / 2] & 0xFFFF, p.rule);
-            const uint2 codes = encoder.eight(v[i], mx8::inverse_scale(b));
-            if (i < rows) __stcs((uint2 *)to, codes);
-            if (cx % 4 == 0) bytes[128 + ry * 8 + i][cx / 4] = (uint8_t)b;
+        for (int i = 0; i < 4; i++) {
+            rm[i] = max_lanes<1, GROUP / 8>(rm[i]);
+            const uint2 both = make_uint2(rm[i] & 0xFFFF, rm[i] >> 16);
+            if (cx % (GROUP / 8) == 0) *(uint2 *)&row_factor[cx / (GROUP / 8)][ry * 8 + 2 * i] = both;
         }
+    }
+    __syncthreads();
+
+    for (int i = t; ROW && i < 128 * (128 / GROUP); i += 256) {
+        const int g = i / 128, r = i % 128;
+        uint32_t m = __float_as_uint(row_factor[g][r]);
+        if (p.row_tile == 32) m = __reduce_max_sync(~0u, m);
+        const uint32_t b = byte_of(m, p.rule);
+        row_factor[g][r] = mx8::inverse_scale(b);
+#pragma unroll
+        for (int k = 0; k < GROUP / 32; k++) bytes[128 + r][g * GROUP / 32 + k] = (uint8_t)b;
     }
     if (t < 64 * (128 / GROUP)) {
         constexpr int WARPS = GROUP / 16;
@@ -308,6 +311,16 @@ template <int GROUP, bool ROW, bool COUNT> __global__ __launch_bounds__(256, 3) 
         }
     }
     __syncthreads();
+    Encoder<COUNT> encoder;
+    if (ROW) {
+        const float *f = &row_factor[cx * 8 / GROUP][ry * 8];
+        uint8_t *to = p.row_codes + tile.batch * p.rc_batch + (tile.row + ry * 8) * p.rc_row + col;
+#pragma unroll
+        for (int i = 0; i < 8; i++, to += p.rc_row) {
+            const uint2 codes = encoder.eight(v[i], f[i]);
+            if (i < rows) __stcs((uint2 *)to, codes);
+        }
+    }
     const float4 f0 = *(const float4 *)&col_factor[ry * 8 / GROUP][cx * 8], f1 = *(const float4 *)&col_factor[ry * 8 / GROUP][cx * 8 + 4];
     const float f[8] = {f0.x, f0.y, f0.z, f0.w, f1.x, f1.y, f1.z, f1.w};
     Encoder<COUNT && !ROW> column;
@@ -341,8 +354,9 @@ template <int GROUP, bool ROW, bool COUNT> __global__ __launch_bounds__(256, 3) 
         uint8_t *to = p.col_codes + tile.batch * p.cc_batch + (tile.col + c) * p.cc_col + tile.at + cx * 8;
         const uint2 codes = transposed[c * 16 + (cx ^ (c / 8))];
         if (tile.col + c >= p.cols) continue;
-        if (room >= 8) __stcs((uint2 *)to, codes);
-        else for (int k = 0; k < room; k++) to[k] = (uint8_t)((k < 4 ? codes.x : codes.y) >> 8 * (k % 4));
+        if (room >= 8) { __stcs((uint2 *)to, codes); continue; }
+#pragma unroll 1 // rare, as in store_piece
+        for (int k = 0; k < room; k++) to[k] = (uint8_t)((k < 4 ? codes.x : codes.y) >> 8 * (k % 4));
     }
     encoder.report(p.saturated);
 #endif
@@ -478,7 +492,7 @@ enum mx8_status run_256(const struct mx8_exec *x, const Job &p) {
 }
 
 template <int GROUP> enum mx8_status run_128(const struct mx8_exec *x, const Job &p) {
-    if ((p.row_codes && p.row_tile > 1) || p.col_tile > 32 || 128 % p.padding) return MX8_UNSUPPORTED;
+    if ((p.row_codes && p.row_tile > 32) || p.col_tile > 32 || 128 % p.padding) return MX8_UNSUPPORTED;
     const int64_t tiles = ((int64_t)(p.rows + 127) / 128 + p.n_groups) * ((p.cols + 127) / 128);
     if (tiles > INT32_MAX) return MX8_UNSUPPORTED;
     const dim3 grid((unsigned)tiles, (unsigned)p.batch);

@@ -79,6 +79,7 @@ template <int N> __device__ __forceinline__ void store_scales(uint8_t *to, int64
         else *(uint32_t *)to = (uint32_t)bytes;
         return;
     }
+#pragma unroll 1 // rare, or a few hundred bytes of a tile: short code matters more
     for (int i = 0; i < N && i < room; i++) to[i * step] = (uint8_t)(bytes >> 8 * i);
 }
 
