@@ -1,5 +1,5 @@
 # The build is CMake's; these are short names for what people do most.
-.PHONY: all demo test quick clean
+.PHONY: all demo test quick wheel clean
 
 all:
 	@. scripts/setup.sh && build build
@@ -12,6 +12,9 @@ test:
 
 quick:
 	@./test.sh quick
+
+wheel: all
+	python3 python/build_wheel.py build build/wheel
 
 clean:
 	rm -rf build build-asan demo-out

@@ -1,14 +1,19 @@
 #!/bin/sh
 # Installs what is missing, builds mx8 with warnings as errors, runs the quick tests, and runs them once more under the
-# address and undefined-behaviour sanitizers. `./test.sh quick` leaves the second round out.
+# address and undefined-behaviour sanitizers. `./test.sh quick` leaves the second round out; `./test.sh python` tests the
+# Python package instead, in an environment that it makes for itself.
 set -eu
 cd "$(dirname "$0")"
 . scripts/setup.sh
 
 case "${1-all}" in
 all | quick) ;;
+python)
+    shift
+    exec scripts/python.sh "$@"
+    ;;
 *)
-    echo "usage: ./test.sh [quick]" >&2
+    echo "usage: ./test.sh [quick | python]" >&2
     exit 2
     ;;
 esac

@@ -189,12 +189,20 @@ def _list_places() -> list[str]:
     return [str(path) for path in places if path.exists()] + ["libmx8.so.0"]
 
 
+def _load_companions(folder: Path) -> None:
+    """What libmx8 needs and a wheel brings, unless the process or the machine has it; found by name once it is loaded."""
+    for path in sorted(folder.glob("lib*.so.*")):
+        try:
+            ctypes.CDLL(path.name)
+        except OSError:
+            ctypes.CDLL(str(path))
+
+
 def _open_library() -> ctypes.CDLL:
     failures = []
     for place in _list_places():
-        # What libmx8 needs and a wheel brings: found by its name once it is loaded.
-        for path in sorted(Path(place).parent.glob("libjansson.so*")) if os.sep in place else []:
-            ctypes.CDLL(str(path))
+        if Path(place).parent.name == "libs":
+            _load_companions(Path(place).parent)
         try:
             return ctypes.CDLL(place)
         except OSError as error:

@@ -88,17 +88,21 @@ def _to_mxfp8_then_scaled_grouped_mm(
     wgrad_with_hp: bool = False,
     scale_calculation_mode: Any = "RCEIL",
     pad_token_groups_for_grouped_mm: bool = False,
+    block_size: int | None = None,
 ) -> torch.Tensor:
     """torchao's function of this name and signature; its enums are taken as they are, or as texts.
 
     EMULATED gives torchao's bits: scales per 32 elements, multiplied in high precision. AUTO is grouped_mm. Groups are
     never padded by the caller here, so pad_token_groups_for_grouped_mm changes nothing. A quantized A is not taken.
+    block_size is of older versions; it has to be 32.
     """
     preference = _get_name(kernel_preference)
     if preference not in ("auto", "emulated"):
         raise lib.InvalidArgument(f"grouped_mm: kernel_preference is {kernel_preference}, expected AUTO or EMULATED")
     if offs is None:
         raise lib.InvalidArgument("grouped_mm: offs is None, expected the cumulative ends of the groups")
+    if block_size not in (None, lib.BLOCK):
+        raise lib.InvalidArgument(f"grouped_mm: block_size is {block_size}, expected {lib.BLOCK}")
     rule = _get_name(scale_calculation_mode)
     if preference == "emulated":
         recipe = Recipe(rule, 32, 32, 1, exact=True, wgrad_hp=wgrad_with_hp)
