@@ -21,6 +21,9 @@ int mx8i_run_bench(int argc, char **argv);
 int mx8i_run_info(int argc, char **argv);
 int mx8i_run_ops(int argc, char **argv);
 int mx8i_run_quantize(int argc, char **argv);
+int mx8i_run_tokenize(int argc, char **argv);
+int mx8i_run_detokenize(int argc, char **argv);
+int mx8i_run_inspect(int argc, char **argv);
 
 /* 1 when -h, --help or help is among the words. */
 int mx8i_wants_help(int argc, char **argv);

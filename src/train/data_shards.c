@@ -23,7 +23,7 @@ static int32_t load_int32(const uint8_t *bytes) {
     return value;
 }
 
-static int64_t load_token(const struct mx8_shard *s, int64_t index) {
+int64_t mx8i_load_token(const struct mx8_shard *s, int64_t index) {
     if (s->width == 4) {
         uint32_t token;
         memcpy(&token, s->tokens + 4 * index, sizeof token);
@@ -35,7 +35,7 @@ static int64_t load_token(const struct mx8_shard *s, int64_t index) {
 }
 
 static enum mx8_status check_token(const struct mx8_data *d, const struct mx8_shard *s, int64_t index) {
-    int64_t token = load_token(s, index);
+    int64_t token = mx8i_load_token(s, index);
     if (token < d->vocab_size) return MX8_OK;
     return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: token %lld is %lld, expected less than model.vocab_size %lld", s->path,
         (long long)index, (long long)token, (long long)d->vocab_size);
@@ -47,7 +47,7 @@ static enum mx8_status read_shards(const struct mx8_data *d, int64_t at, int64_t
     for (; n > 0; s++)
         for (int64_t i = at - s->start; i < s->count && n > 0; i++, n--, at++) {
             MX8_TRY(check_token(d, s, i));
-            *out++ = (int32_t)load_token(s, i);
+            *out++ = (int32_t)mx8i_load_token(s, i);
         }
     return MX8_OK;
 }
@@ -83,13 +83,25 @@ static enum mx8_status read_header(struct mx8_shard *s) {
     return MX8_OK;
 }
 
+enum mx8_status mx8i_open_shard(const char *path, struct mx8_shard *s) {
+    *s = (struct mx8_shard){.path = mx8i_copy_text(path)};
+    if (!s->path) return MX8_OUT_OF_MEMORY;
+    enum mx8_status status = mx8i_map_file(path, &s->map);
+    if (status == MX8_OK) status = read_header(s);
+    if (status != MX8_OK) mx8i_close_shard(s);
+    return status;
+}
+
+void mx8i_close_shard(struct mx8_shard *s) {
+    mx8i_unmap_file(&s->map);
+    mx8i_release(s->path);
+    *s = (struct mx8_shard){0};
+}
+
 static enum mx8_status add_shard(struct mx8_data *d, const char *path) {
     struct mx8_shard *s = &d->shards.shard[d->shards.count];
-    s->path = mx8i_copy_text(path);
-    if (!s->path) return MX8_OUT_OF_MEMORY;
+    MX8_TRY(mx8i_open_shard(path, s));
     d->shards.count++; /* closed from here on */
-    MX8_TRY(mx8i_map_file(path, &s->map));
-    MX8_TRY(read_header(s));
     s->start = d->total;
     d->total += s->count;
     for (int64_t i = 0; i < s->count && i < FIRST_LOOK; i++) MX8_TRY(check_token(d, s, i));
@@ -118,10 +130,7 @@ enum mx8_status mx8i_open_shards(struct mx8_data *d) {
 }
 
 void mx8i_close_shards(struct mx8_shards *s) {
-    for (int64_t i = 0; i < s->count; i++) {
-        mx8i_unmap_file(&s->shard[i].map);
-        mx8i_release(s->shard[i].path);
-    }
+    for (int64_t i = 0; i < s->count; i++) mx8i_close_shard(&s->shard[i]);
     mx8i_release(s->shard);
 }
 

@@ -44,6 +44,10 @@ enum mx8_status mx8i_open_text(struct mx8_data *d, int64_t max_bytes);
 void mx8i_close_text(struct mx8_text *t);
 enum mx8_status mx8i_open_shards(struct mx8_data *d);
 void mx8i_close_shards(struct mx8_shards *s);
+/* One shard by itself, its header checked; close it in every case but failure. */
+enum mx8_status mx8i_open_shard(const char *path, struct mx8_shard *s);
+void mx8i_close_shard(struct mx8_shard *s);
+int64_t mx8i_load_token(const struct mx8_shard *s, int64_t index);
 /* Whether path is a shard, or a folder that holds any (*.bin). */
 int mx8i_looks_like_shards(const char *path);
 

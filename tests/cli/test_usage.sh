@@ -38,7 +38,7 @@ show() {
 expected=$source/tests/cli/expected/usage.txt
 diff -u "$expected" usage.txt || fail "differs from $expected"
 
-for command in train compare report bench quantize info ops; do
+for command in train compare report bench tokenize detokenize inspect quantize info ops; do
     expect 0 "$command" --help
     has out "^usage: mx8 $command"
     "$mx8" help "$command" >help.txt
