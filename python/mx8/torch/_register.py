@@ -95,23 +95,6 @@ def _define(name: str, rule: Rule) -> None:
 # ---- gradients ----
 
 
-def _block_gradient(ctx: Any, inputs: tuple, output: Any) -> None:
-    """Codes and scales are data, not a function to differentiate: gradients come from linear and grouped_linear."""
-    ctx.mark_non_differentiable(*(output if isinstance(output, tuple) else (output,)))
-
-
-def _no_gradient(ctx: Any, *grads: Any) -> tuple:
-    return (None,) * ctx.n_inputs
-
-
-def _register_blocked(name: str, n_inputs: int) -> None:
-    def setup(ctx: Any, inputs: tuple, output: Any) -> None:
-        ctx.n_inputs = n_inputs
-        _block_gradient(ctx, inputs, output)
-
-    torch.library.register_autograd(f"mx8::{name}", _no_gradient, setup_context=setup, lib=library)
-
-
 class Product:
     """Gradients of linear and grouped_linear. Saved are the operands as they came; nothing quantized is kept."""
 
@@ -184,9 +167,9 @@ def _backward_unpad(ctx: Any, grad: torch.Tensor) -> tuple:
 def _register() -> None:
     for name, rule in RULES_OF.items():
         _define(name, rule)
-    for name in ("quantize_rows", "quantize_cols", "quantize_both", "quantize_3d", "dequantize"):
-        rule = RULES_OF[name]
-        _register_blocked(name, len(rule.inputs) + len(rule.options))
+    # Codes and scales are data, not functions to differentiate, and the backward passes are not differentiated again.
+    for name in set(RULES_OF) - {"linear", "grouped_linear", "group_pad", "group_unpad"}:
+        library.impl(name, torch.library.fallthrough_kernel, "Autograd")
     for name in ("linear", "grouped_linear"):
         product = Product(name)
         torch.library.register_autograd(f"mx8::{name}", product.backward, setup_context=product.setup, lib=library)

@@ -32,7 +32,7 @@ class _Local(threading.local):
     """A thread's own contexts, and the buffer that its calls are put together in."""
 
     def __init__(self) -> None:
-        self.contexts: dict[Any, tuple[lib.Context, int]] = {}
+        self.contexts: dict[int, lib.Context] = {}
         self.call = lib.OpCall()
         self.bytes = memoryview(self.call).cast("B")
         self.words = self.bytes.cast("Q")
@@ -60,11 +60,11 @@ def _open_context(device: torch.device) -> lib.Context:
 def get_context(device: torch.device) -> lib.Context:
     """The calling thread's context for a device, made on first use."""
     key = device.index if device.type == "cuda" else -1 - torch.get_num_threads()
-    entry = _local.contexts.get(key)
-    if entry is None:
+    context = _local.contexts.get(key)
+    if context is None:
         context = _open_context(device)
-        entry = _local.contexts[key] = (context, context.handle.value or 0)
-    return entry[0]
+        _local.contexts[key] = context
+    return context
 
 
 class Plan:
@@ -192,7 +192,7 @@ def _run_here(
         workspace = torch.empty(plan.workspace, dtype=torch.uint8, device=device)
         words[WORKSPACE_WORD] = workspace.data_ptr()
     if device.type == "cuda":
-        lib.check(library.mx8_set_stream(handle, torch.cuda.current_stream(device).cuda_stream))
+        lib.check(library.mx8_set_stream(handle, torch._C._cuda_getCurrentRawStream(device.index)))
     status = library.mx8_run_op(handle, plan.address, plan.backward, local.address)
     if status:
         lib.check(status)
