@@ -16,5 +16,5 @@ build build
 export GOMP_SPINCOUNT="${GOMP_SPINCOUNT-10000}"
 cd "$here" # so that relative paths among the flags mean what they say
 exec "$root/build/mx8" compare --recipes bf16,mxfp8_dense,mxfp8_moe --job.dump_folder "$root/demo-out" \
-    --model.flavor demo --training.steps 150 --optimizer.lr 2e-3 --lr_scheduler.warmup_steps 15 \
-    --lr_scheduler.min_lr_factor 0.1 "$@"
+    --model.flavor demo --training.steps 80 --training.local_batch_size 16 --optimizer.lr 1e-3 \
+    --lr_scheduler.warmup_steps 10 --lr_scheduler.min_lr_factor 0.1 "$@"
