@@ -14,7 +14,7 @@ struct gemm_case {
     int a_layout, b_layout, accumulate;
 };
 
-/* (groups, lines, K) values and, for the 8-bit formats, their scales. Elements are allocated without room behind them. */
+/* (groups, lines, K) values and, for the 8-bit formats, scales. There is no room behind the elements. */
 struct operand {
     struct mx8_matrix m;
     void *data;
@@ -23,7 +23,8 @@ struct operand {
 
 static int is_f8(int32_t dtype) { return dtype == MX8_F8_E4M3 || dtype == MX8_F8_E5M2; }
 
-static struct operand make_operand(int32_t dtype, int layout, int64_t groups, int64_t lines, int64_t K, uint64_t stream) {
+static struct operand make_operand(
+    int32_t dtype, int layout, int64_t groups, int64_t lines, int64_t K, uint64_t stream) {
     int64_t step = layout == APART ? 3 : 1, blocks = (K + 31) / 32;
     struct mx8_matrix m = {.dtype = dtype, .gs = lines * K * step, .sgs = lines * blocks};
     m.ks = layout == ALONG_LINES ? lines : step;
@@ -125,9 +126,10 @@ static void check_element(const struct gemm_case *c, const struct operand *a, co
     else if (error > 0 && error / bound > worst)
         worst = error / bound;
     if (isnan(sum) ? isnan(got) : error <= bound) return;
-    fail_msg("mode %d %lldx%lldx%lld %s*%s->%s: element (%lld,%lld,%lld) is %.9g, expected %.9g within %g", (int)c->mode,
-        (long long)c->M, (long long)c->N, (long long)c->K, mx8_get_dtype_name(c->a_dtype), mx8_get_dtype_name(c->b_dtype),
-        mx8_get_dtype_name(c->c_dtype), (long long)g, (long long)m, (long long)n, got, sum, bound);
+    fail_msg("mode %d %lldx%lldx%lld %s*%s->%s: element (%lld,%lld,%lld) is %.9g, expected %.9g within %g",
+        (int)c->mode, (long long)c->M, (long long)c->N, (long long)c->K, mx8_get_dtype_name(c->a_dtype),
+        mx8_get_dtype_name(c->b_dtype), mx8_get_dtype_name(c->c_dtype), (long long)g, (long long)m, (long long)n, got,
+        sum, bound);
 }
 
 /* Every element of C, or some hundred of a large one, and the gaps between its rows. */
@@ -154,8 +156,20 @@ static void run_case(const struct mx8_kernels *k, const struct gemm_case *c) {
     if (by_k) poison(&a, c->M, c->K, end, 0);
     void *bias = c->bias_dtype < 0 ? NULL : make_normal(c->bias_dtype, c->N, 3, 3.0);
     struct result r = make_result(c, groups);
-    struct mx8_gemm_job job = {.mode = c->mode, .M = c->M, .N = c->N, .K = c->K, .G = c->G, .offsets = c->offsets, .a = a.m,
-        .b = b.m, .c = r.c, .c_dtype = c->c_dtype, .c_ls = r.ls, .c_gs = r.gs, .accumulate = c->accumulate, .bias = bias,
+    struct mx8_gemm_job job = {.mode = c->mode,
+        .M = c->M,
+        .N = c->N,
+        .K = c->K,
+        .G = c->G,
+        .offsets = c->offsets,
+        .a = a.m,
+        .b = b.m,
+        .c = r.c,
+        .c_dtype = c->c_dtype,
+        .c_ls = r.ls,
+        .c_gs = r.gs,
+        .accumulate = c->accumulate,
+        .bias = bias,
         .bias_dtype = c->bias_dtype};
     struct replay replay;
     begin_replay(&replay, k, &(struct span){r.c, (size_t)r.n * mx8_get_dtype_size(c->c_dtype)}, 1);
@@ -223,7 +237,11 @@ static void m_groups(const struct mx8_kernels *k) {
     for (int i = 0; i < N_GROUP_SETS; i++)
         for (int n = 0; n < 12; n++) {
             const struct groups *g = &group_sets[i];
-            struct gemm_case c = {.mode = MX8_GEMM_M_GROUPS, .M = g->extent, .N = 40 + n, .K = n % 4 ? 64 : 45, .G = g->G,
+            struct gemm_case c = {.mode = MX8_GEMM_M_GROUPS,
+                .M = g->extent,
+                .N = 40 + n,
+                .K = n % 4 ? 64 : 45,
+                .G = g->G,
                 .offsets = g->offsets};
             mix(&c, i + n * N_GROUP_SETS);
             run_case(k, &c);
@@ -246,7 +264,8 @@ static void k_groups(const struct mx8_kernels *k) {
 /* A NaN code, and a NaN scale, reach exactly the elements whose sums they are in. */
 static void nan_codes(const struct mx8_kernels *k) {
     for (int layout = 0; layout < N_LAYOUTS; layout++) {
-        struct operand a = make_operand(MX8_F8_E4M3, layout, 1, 20, 64, 1), b = make_operand(MX8_F8_E4M3, layout, 1, 20, 64, 2);
+        struct operand a = make_operand(MX8_F8_E4M3, layout, 1, 20, 64, 1),
+                       b = make_operand(MX8_F8_E4M3, layout, 1, 20, 64, 2);
         float *c = make_zeros(MX8_F32, 400);
         ((uint8_t *)a.data)[3 * a.m.ls + 40 * a.m.ks] = 0xFF;
         b.scales[7 * b.m.sls + b.m.sks] = 255;

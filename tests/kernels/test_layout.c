@@ -4,7 +4,8 @@
 
 enum { GUARD = 32, POISON = 0xA5 };
 
-static const int32_t ragged[] = {3, 3, 130, 300}, aligned[] = {128, 256, 256}, none[] = {0, 0}, small[] = {1, 2, 5, 5, 9};
+static const int32_t ragged[] = {3, 3, 130, 300}, aligned[] = {128, 256, 256}, none[] = {0, 0},
+                     small[] = {1, 2, 5, 5, 9};
 
 struct layout_case {
     int32_t layout;
@@ -45,7 +46,8 @@ static void check_layout(const struct mx8_kernels *k, const struct layout_case *
     int64_t plain_size = c->E * c->R * c->C * step, size = blocked_size(c);
     struct mx8_layout_job j = {.E = c->E, .R = c->R, .C = c->C, .layout = c->layout, .offsets = c->offsets,
         .n_groups = c->n_groups, .plain_stride = {c->R * c->C * step, c->C * step, step}};
-    uint8_t *plain = make_poisoned(plain_size), *back = make_poisoned(plain_size), *back_want = make_poisoned(plain_size);
+    uint8_t *plain = make_poisoned(plain_size), *back = make_poisoned(plain_size),
+            *back_want = make_poisoned(plain_size);
     uint8_t *got = make_poisoned(size), *want = make_poisoned(size);
     int64_t starts[8] = {0}, starts_want[8] = {0};
     for (int64_t i = 0; i < plain_size; i++) plain[i] = (uint8_t)(1 + i % 251);
@@ -96,8 +98,14 @@ static const struct pad_case pad_cases[] = {
 enum { N_PAD_CASES = sizeof pad_cases / sizeof *pad_cases };
 
 static void check_pad(const struct mx8_kernels *k, const struct pad_case *c) {
-    struct mx8_pad_job j = {.rows = c->rows, .cols = c->cols, .elem_size = c->elem_size, .offsets = c->offsets,
-        .n_groups = c->n_groups, .alignment = c->alignment, .x_stride = c->cols + c->gap, .padded_stride = c->cols + c->gap};
+    struct mx8_pad_job j = {.rows = c->rows,
+        .cols = c->cols,
+        .elem_size = c->elem_size,
+        .offsets = c->offsets,
+        .n_groups = c->n_groups,
+        .alignment = c->alignment,
+        .x_stride = c->cols + c->gap,
+        .padded_stride = c->cols + c->gap};
     j.padded_rows = round_up(c->rows + c->n_groups * c->alignment, c->alignment);
     int64_t x_size = c->rows * j.x_stride * (int64_t)c->elem_size;
     int64_t padded_size = j.padded_rows * j.padded_stride * (int64_t)c->elem_size;

@@ -54,8 +54,8 @@ static const struct quant_case cases[] = {
 };
 enum { N_CASES = sizeof cases / sizeof *cases, GUARD = 64, POISON = 0xA5 };
 
-/* Floats around one exponent per block of source memory, with mantissas that often lie on a tie; some blocks hold zeros,
- * subnormals, the largest floats, NaN or Inf. */
+/* Floats around one exponent per block of source memory, with mantissas that often lie on a tie; some blocks hold
+ * zeros, subnormals, the largest floats, NaN or Inf. */
 static float make_value(int64_t i) {
     uint32_t word[4], block[4];
     mx8i_philox(5, 1, (uint64_t)i, word);
@@ -85,7 +85,8 @@ static void *make_source(int32_t dtype, int64_t n) {
 }
 
 /* Strides of a (B,R,C) array: row-major or with columns outermost inside a batch entry, `step` between neighbours. */
-static int64_t set_strides(int64_t stride[3], int64_t B, int64_t R, int64_t C, int transposed, int64_t step, int64_t gap) {
+static int64_t set_strides(
+    int64_t stride[3], int64_t B, int64_t R, int64_t C, int transposed, int64_t step, int64_t gap) {
     int64_t inner = (transposed ? R : C) * step + gap;
     stride[transposed ? 1 : 2] = step;
     stride[transposed ? 2 : 1] = inner;
@@ -95,7 +96,8 @@ static int64_t set_strides(int64_t stride[3], int64_t B, int64_t R, int64_t C, i
 
 static int64_t set_source(struct mx8_quant_job *j, int layout) {
     if (layout == TRANSPOSED) return set_strides(j->src_stride, j->batch, j->rows, j->cols, 1, 1, 0);
-    return set_strides(j->src_stride, j->batch, j->rows, j->cols, 0, layout == EVERY_SECOND ? 2 : 1, layout != ROW_MAJOR);
+    return set_strides(
+        j->src_stride, j->batch, j->rows, j->cols, 0, layout == EVERY_SECOND ? 2 : 1, layout != ROW_MAJOR);
 }
 
 /* The four outputs and what else a job writes, each poisoned and with a guard. */
@@ -136,14 +138,24 @@ static void free_outputs(struct outputs *o) {
 
 static const char *describe(const struct quant_case *c, const struct mx8_quant_job *j) {
     static char text[160];
-    snprintf(text, sizeof text, "case %d, %s, rule %d, %s", (int)(c - cases), mx8_get_dtype_name(j->src_dtype), (int)j->rule,
-        mx8_get_dtype_name(j->format ? j->format : MX8_F8_E4M3));
+    snprintf(text, sizeof text, "case %d, %s, rule %d, %s", (int)(c - cases), mx8_get_dtype_name(j->src_dtype),
+        (int)j->rule, mx8_get_dtype_name(j->format ? j->format : MX8_F8_E4M3));
     return text;
 }
 
-static void check_case(const struct mx8_kernels *k, const struct quant_case *c, int32_t dtype, int32_t rule, int32_t format) {
-    struct mx8_quant_job want = {.batch = c->batch, .rows = c->rows, .cols = c->cols, .src_dtype = dtype, .rule = rule,
-        .format = format, .group = c->group, .tile = c->tile, .offsets = c->offsets, .n_groups = c->n_groups, .col_tile = c->col_tile,
+static void check_case(
+    const struct mx8_kernels *k, const struct quant_case *c, int32_t dtype, int32_t rule, int32_t format) {
+    struct mx8_quant_job want = {.batch = c->batch,
+        .rows = c->rows,
+        .cols = c->cols,
+        .src_dtype = dtype,
+        .rule = rule,
+        .format = format,
+        .group = c->group,
+        .tile = c->tile,
+        .offsets = c->offsets,
+        .n_groups = c->n_groups,
+        .col_tile = c->col_tile,
         .padding = c->padding};
     want.padded_rows = round_up_to_block(c->rows) + (c->padding > 32 ? c->padding : 32) * c->n_groups;
     if (c->output == LOGICAL && c->n_groups == 0) want.padded_rows = c->rows; /* no room for padding */
@@ -171,7 +183,8 @@ static void check_case(const struct mx8_kernels *k, const struct quant_case *c, 
         const uint8_t *a = actual.span[i].data, *e = expected.span[i].data;
         for (size_t at = 0; at < expected.span[i].bytes; at++)
             if (a[at] != e[at])
-                fail_msg("%s %s: output %d byte %zu is 0x%02x, expected 0x%02x", k->name, describe(c, &got), i, at, a[at], e[at]);
+                fail_msg("%s %s: output %d byte %zu is 0x%02x, expected 0x%02x", k->name, describe(c, &got), i, at,
+                    a[at], e[at]);
     }
     free_outputs(&expected);
     free_outputs(&actual);
@@ -222,8 +235,13 @@ static int same_value(const void *a, const void *b, int32_t dtype, int64_t i) {
 static void check_dequantize(const struct mx8_kernels *k, int64_t rows, int64_t cols, int gapped, int32_t dtype,
     int32_t format) {
     int64_t blocks = (cols + 31) / 32, step = gapped ? 2 : 1;
-    struct mx8_dequant_job j = {.dst_dtype = dtype, .rows = rows, .cols = cols, .format = format,
-        .dst_stride = {cols * step + gapped, step}, .code_stride = {cols * step, step}, .scale_stride = {blocks * step, step}};
+    struct mx8_dequant_job j = {.dst_dtype = dtype,
+        .rows = rows,
+        .cols = cols,
+        .format = format,
+        .dst_stride = {cols * step + gapped, step},
+        .code_stride = {cols * step, step},
+        .scale_stride = {blocks * step, step}};
     int64_t n = rows * (cols * step + gapped) + GUARD;
     uint8_t *codes = make_zeros(MX8_U8, rows * cols * step), *scales = make_zeros(MX8_U8, rows * blocks * step);
     void *got = make_zeros(dtype, n), *want = make_zeros(dtype, n);
@@ -240,7 +258,8 @@ static void check_dequantize(const struct mx8_kernels *k, int64_t rows, int64_t 
     for (int64_t i = 0; i < n; i++)
         if (!same_value(got, want, dtype, i))
             fail_msg("%s dequantize %lldx%lld to %s: element %lld is %g, expected %g", k->name, (long long)rows,
-                (long long)cols, mx8_get_dtype_name(dtype), (long long)i, value_at(got, dtype, i), value_at(want, dtype, i));
+                (long long)cols, mx8_get_dtype_name(dtype), (long long)i, value_at(got, dtype, i),
+                value_at(want, dtype, i));
     free(codes);
     free(scales);
     free(got);

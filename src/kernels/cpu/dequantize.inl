@@ -1,11 +1,13 @@
-/* Codes and scales back to numbers: code * 2^(scale-127), exact in f32, rounded once where the output is bf16. A block of
- * 32 at a time; blocks that are short or whose elements are not contiguous pass through a buffer of that size. Bytes
+/* Codes and scales back to numbers: code * 2^(scale-127), exact in f32, rounded once where the output is bf16. A block
+ * of 32 at a time; blocks that are short or whose elements are not contiguous pass through a buffer of that size. Bytes
  * moved: 1 + 1/32 in, 2 or 4 out. */
 
-MX8_INLINE void dequantize_block(const struct mx8_dequant_job *j, int64_t row, int64_t col, int32_t format, int32_t dtype) {
+MX8_INLINE void dequantize_block(
+    const struct mx8_dequant_job *j, int64_t row, int64_t col, int32_t format, int32_t dtype) {
     const uint8_t *codes = j->codes + row * j->code_stride[0] + col * j->code_stride[1];
     vf scale = vf_set(decode_scale(j->scales[row * j->scale_stride[0] + col / MX8_BLOCK * j->scale_stride[1]]));
-    int64_t n = j->cols - col < MX8_BLOCK ? j->cols - col : MX8_BLOCK, at = row * j->dst_stride[0] + col * j->dst_stride[1];
+    int64_t n = j->cols - col < MX8_BLOCK ? j->cols - col : MX8_BLOCK;
+    int64_t at = row * j->dst_stride[0] + col * j->dst_stride[1];
     uint8_t gathered[MX8_BLOCK] = {0};
     float values[MX8_BLOCK];
     int whole_in = n == MX8_BLOCK && j->code_stride[1] == 1, whole_out = n == MX8_BLOCK && j->dst_stride[1] == 1;

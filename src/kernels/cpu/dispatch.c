@@ -33,7 +33,8 @@ static int find_isa(const char *name) {
 
 static const char *const available_names[] = {"scalar", "scalar, avx2", "scalar, avx2, avx512"};
 
-enum mx8_status mx8i_find_cpu_kernels(const char *isa, const struct mx8_kernels **out, char *reason, size_t reason_size) {
+enum mx8_status mx8i_find_cpu_kernels(
+    const char *isa, const struct mx8_kernels **out, char *reason, size_t reason_size) {
     const char *source = "asked for by the caller";
     if (!isa) {
         isa = getenv("MX8_ISA");
@@ -46,8 +47,8 @@ enum mx8_status mx8i_find_cpu_kernels(const char *isa, const struct mx8_kernels 
             return MX8_FAIL(MX8_INVALID_ARGUMENT,
                 "mx8_create_context: isa is \"%s\" (%s), expected one of scalar, avx2, avx512", isa, source);
         if (chosen > best)
-            return MX8_FAIL(MX8_INVALID_ARGUMENT, "mx8_create_context: isa is \"%s\" (%s), but this CPU has only %s", isa,
-                source, available_names[best]);
+            return MX8_FAIL(MX8_INVALID_ARGUMENT, "mx8_create_context: isa is \"%s\" (%s), but this CPU has only %s",
+                isa, source, available_names[best]);
     } else {
         source = isas[best].reason;
     }

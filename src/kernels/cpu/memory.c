@@ -1,5 +1,5 @@
-/* Device memory of a device that is the host. Copies are shared out to the threads once they are long enough to be bound
- * by one core's bandwidth rather than by the time it takes to wake the others. */
+/* Device memory of a device that is the host. Copies are shared out to the threads once they are long enough to be
+ * bound by one core's bandwidth rather than by the time it takes to wake the others. */
 #include <string.h>
 #include "base/memory.h"
 #include "kernels/cpu/cpu_kernels.h"

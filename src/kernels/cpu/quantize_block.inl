@@ -1,5 +1,5 @@
-/* The arithmetic of the quantizers on vectors: block scales from largest magnitudes, and values to 8-bit codes. The bits
- * are those of src/formats, which explains the rules. */
+/* The arithmetic of the quantizers on vectors: block scales from largest magnitudes, and values to 8-bit codes. The
+ * bits are those of src/formats, which explains the rules. */
 
 /* What depends on the element format alone. */
 struct f8_format {
@@ -57,8 +57,8 @@ MX8_INLINE vi encode_values(vf value, struct f8_format f, vi *clipped) {
     return vi_or(vi_min(code, largest), vi_and(vi_shr(vf_bits(value), 24), vi_set(0x80)));
 }
 
-/* The same for bf16 in 16-bit lanes, twice as many at a time. Multiplying by the inverse scale adds to the exponent, and
- * rounding to the element's mantissa is an addition and a shift, as long as value and code are both normal numbers. */
+/* The same for bf16 in 16-bit lanes, twice as many at a time. Multiplying by the inverse scale adds to the exponent,
+ * and rounding to the element's mantissa is an addition and a shift, as long as value and code are both normal. */
 struct half_scale {
     vh offset;    /* added to a magnitude: inverse scale, change of bias, and half a unit less one for rounding */
     vh threshold; /* magnitudes above it are normal and have normal codes */
@@ -70,6 +70,15 @@ MX8_INLINE struct half_scale describe_half_scale(vh byte, struct f8_format f) {
     return (struct half_scale){
         .offset = vh_sub(vh_set(((128 - f.smallest_normal) << 7) + half_less_one), vh_shl(byte, 7)),
         .threshold = vh_sub(vh_shl(vh_sub(least, vh_set(127 - f.smallest_normal)), 7), vh_set(1)),
+    };
+}
+
+/* The same for one block in all lanes, reckoned beside the vectors. */
+MX8_INLINE struct half_scale describe_block_scale(int byte, struct f8_format f) {
+    int least = byte > 128 - f.smallest_normal ? byte : 128 - f.smallest_normal;
+    return (struct half_scale){
+        .offset = vh_set((128 - f.smallest_normal - byte) * 128 + (1 << (6 - f.mantissa)) - 1),
+        .threshold = vh_set((least - 127 + f.smallest_normal) * 128 - 1),
     };
 }
 

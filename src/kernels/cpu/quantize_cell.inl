@@ -4,8 +4,8 @@
  * edges are cut off and strides applied, and where a column gets its 64 bytes, a whole cache line, at once. Outputs
  * larger than the caches go past them, which spares reading each line before it is overwritten.
  *
- * bf16 is encoded in 16-bit lanes; a block that holds a subnormal, or a number whose code is one, takes the f32 way, and
- * so does counting saturated values. Both ways give the same bits. */
+ * bf16 is encoded in 16-bit lanes; a block that holds a subnormal, or a number whose code is one, takes the f32 way,
+ * and so does counting saturated values. Both ways give the same bits. */
 enum { CELL_COLS = 256, CELL_BLOCKS = CELL_COLS / MX8_BLOCK, CELL_MAX_ROWS = 256 };
 enum { STRIP_COLS = 32, STRIP_ROWS = 64 };
 
@@ -19,8 +19,8 @@ struct cell {
     int stream;
 };
 
-/* Bits of the largest magnitudes and the scale bytes they give, by [line of blocks][block]: for rows a line is a row and
- * has CELL_BLOCKS blocks, for columns a line is 32 rows and has CELL_COLS. */
+/* Bits of the largest magnitudes and the scale bytes they give, by [line of blocks][block]: for rows a line is a row
+ * and has CELL_BLOCKS blocks, for columns a line is 32 rows and has CELL_COLS. */
 struct scales {
     int32_t amax[CELL_MAX_ROWS * CELL_BLOCKS];
     uint8_t byte[CELL_MAX_ROWS * CELL_BLOCKS];
@@ -119,7 +119,7 @@ MX8_INLINE void encode_block(const struct cell *c, int32_t dtype, int64_t row, i
 MX8_INLINE int encode_block_halves(const struct cell *c, int64_t row, int64_t col, uint8_t byte, struct f8_format f,
     uint8_t *to) {
     vh codes[MX8_BLOCK / (2 * MX8_VF)], missed = vh_set(0);
-    struct half_scale scale = describe_half_scale(vh_set(byte), f);
+    struct half_scale scale = describe_block_scale(byte, f);
     for (int v = 0; v < MX8_BLOCK / (2 * MX8_VF); v++)
         codes[v] = encode_halves(vh_load(halves_at(c, row, col + v * 2 * MX8_VF)), scale, f, &missed);
     vh_store_u8_block(to, codes);
@@ -151,7 +151,8 @@ MX8_INLINE int64_t quantize_rows(const struct mx8_quant_job *j, const struct cel
     merge_amax(s.amax, c->rows, blocks, CELL_BLOCKS, j->tile, j->group / MX8_BLOCK);
     scale_bytes(&s, c->rows * CELL_BLOCKS, j->rule, f);
     for (int64_t r = 0; r < c->rows; r++)
-        scatter(c->row_scales + r * j->row_scale_stride[1], j->row_scale_stride[2], s.byte + r * CELL_BLOCKS, blocks, 0);
+        scatter(
+            c->row_scales + r * j->row_scale_stride[1], j->row_scale_stride[2], s.byte + r * CELL_BLOCKS, blocks, 0);
     return row_encode(j, c, dtype, f, count, s.byte);
 }
 
@@ -206,13 +207,13 @@ MX8_INLINE void strip_block(const struct cell *c, int32_t dtype, int64_t row, in
         vf_transpose(words);
         for (int i = 0; i < MX8_VF; i++)
             for (int side = 0; side < SIDES; side++)
-                memcpy(s->code[at + side * MX8_VF + i] + row % STRIP_ROWS, (const uint8_t *)&words[i] + side * MX8_BLOCK,
-                    MX8_BLOCK);
+                memcpy(s->code[at + side * MX8_VF + i] + row % STRIP_ROWS,
+                    (const uint8_t *)&words[i] + side * MX8_BLOCK, MX8_BLOCK);
     }
 }
 
-/* The same in 16-bit lanes, for as many rows as MX8_VF words hold; `bytes` are the scales of the first of them. Two rows make
- * a 16-bit lane, two of those a word. 1 unless some value has to take the f32 way. */
+/* The same in 16-bit lanes, for as many rows as MX8_VF words hold; `bytes` are the scales of the first of them. Two
+ * rows make a 16-bit lane, two of those a word. 1 unless some value has to take the f32 way. */
 MX8_INLINE int strip_halves(const struct cell *c, int64_t row, int64_t col, const uint8_t *bytes, struct f8_format f,
     struct strip *s) {
     enum { COLS = 2 * MX8_VF };
@@ -249,7 +250,8 @@ MX8_INLINE int strip_halves(const struct cell *c, int64_t row, int64_t col, cons
 /* One column of a strip: NaN blocks and padding rows put right, then out. */
 MX8_INLINE void store_col(const struct mx8_quant_job *j, const struct cell *c, int64_t row, int64_t col,
     const uint8_t *bytes, uint8_t *codes) {
-    int64_t exist = smaller(STRIP_ROWS, c->rows - row), limit = smaller(blocks_of(exist) * MX8_BLOCK, c->row_limit - row);
+    int64_t exist = smaller(STRIP_ROWS, c->rows - row);
+    int64_t limit = smaller(blocks_of(exist) * MX8_BLOCK, c->row_limit - row);
     for (int64_t r = 0; r < exist; r += MX8_BLOCK) {
         if (bytes[r / MX8_BLOCK * CELL_COLS + col] != 255) continue;
         memset(codes + r, 0, MX8_BLOCK);
@@ -270,8 +272,10 @@ MX8_INLINE int64_t col_encode(const struct mx8_quant_job *j, const struct cell *
             for (int64_t r = row; r < end && done; r += 4 * MX8_VF)
                 done = strip_halves(c, r, col, bytes + (r - row) / MX8_BLOCK * CELL_COLS + col, f, &s);
             for (int64_t r = row; r < end && !done; r += MX8_BLOCK)
-                strip_block(c, dtype, r, col, bytes + (r - row) / MX8_BLOCK * CELL_COLS + col, f, count ? &clipped : NULL, &s);
-            for (int64_t i = 0; i < smaller(STRIP_COLS, c->cols - col); i++) store_col(j, c, row, col + i, bytes, s.code[i]);
+                strip_block(
+                    c, dtype, r, col, bytes + (r - row) / MX8_BLOCK * CELL_COLS + col, f, count ? &clipped : NULL, &s);
+            for (int64_t i = 0; i < smaller(STRIP_COLS, c->cols - col); i++)
+                store_col(j, c, row, col + i, bytes, s.code[i]);
         }
     }
     return sum_lanes(clipped);

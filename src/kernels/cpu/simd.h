@@ -1,14 +1,14 @@
 /* The vector layer: kernel bodies (*.inl) are written once against it and compiled once per instruction set.
  *
  * Types: vf holds MX8_VF floats, vi as many 32-bit integers, vm as many truth values. They are typedefs because they
- * stand for what the compiler calls __m256 or __m512; nothing else in mx8 is one. MX8_VF is 16 with AVX-512, else 8: the
- * portable layer emulates eight lanes with plain loops, so that one body serves all three.
+ * stand for what the compiler calls __m256 or __m512; nothing else in mx8 is one. MX8_VF is 16 with AVX-512, else 8:
+ * the portable layer emulates eight lanes with plain loops, so that one body serves all three.
  *
  * Each simd_<isa>.h provides, with p any address and n in [0, MX8_VF]:
  *   vf_set(x)  vf_load(p)  vf_store(p,v)  vf_load_part(p,n)  vf_store_part(p,v,n)     floats; other lanes read as 0
  *   vf_load_bf16(p)  vf_load_bf16_part(p,n)                                           bf16 widened, exact
  *   vf_store_bf16(p,v)  vf_store_bf16_part(p,v,n)                                     nearest even, NaN stays quiet NaN
- *   vf_add sub mul div sqrt abs neg, vf_fma(a,b,c) = a*b+c, vf_fnma(a,b,c) = c-a*b    one rounding where the CPU has FMA
+ *   vf_add sub mul div sqrt abs neg, vf_fma(a,b,c) = a*b+c, vf_fnma(a,b,c) = c-a*b    fused where the CPU can
  *   vf_max(a,b)  vf_min(a,b)                                                          b when either is NaN
  *   vf_lt le eq (a,b), vf_is_nan(v), vf_select(m,a,b) = m ? a : b
  *   vf_bits(v) -> vi, vf_from_bits(v), vf_from_int(v), vi_from_float(v)               the last rounds to nearest even
@@ -25,7 +25,7 @@
  *   stream_bytes(to,from,n)  stream_fence()     past the caches when `to` is aligned to 32 and n a multiple of it
  *   vm_and vm_or vm_any vm_first(n)
  *   vf_swap_pairs(v)  vf_even(v)  vf_odd(v)                                           lane i takes i^1, i & ~1, i | 1
- *   vf_sum(v)  vf_max_all(v)                                                          lanes folded in halves, fixed order
+ *   vf_sum(v)  vf_max_all(v)                                                          halves folded in order
  */
 #ifndef MX8_KERNELS_CPU_SIMD_H
 #define MX8_KERNELS_CPU_SIMD_H

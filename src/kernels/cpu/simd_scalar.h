@@ -93,8 +93,8 @@ MX8_INLINE vm vf_eq(vf a, vf b) { MX8_LANES(vm, a.v[i] == b.v[i]); }
 MX8_INLINE vm vf_is_nan(vf v) { MX8_LANES(vm, v.v[i] != v.v[i]); }
 MX8_INLINE vf vf_select(vm m, vf a, vf b) { MX8_LANES(vf, m.v[i] ? a.v[i] : b.v[i]); }
 
-/* As the hardware's conversion: what no int32 holds, NaN included, gives INT32_MIN. The addition of 1.5 * 2^23 rounds to
- * nearest even in the default mode; values from 2^22 on are integers, or close enough to take the other way. */
+/* As the hardware's conversion: what no int32 holds, NaN included, gives INT32_MIN. The addition of 1.5 * 2^23 rounds
+ * to nearest even in the default mode; values from 2^22 on are integers, or close enough to take the other way. */
 MX8_INLINE int32_t round_to_int32(float x) {
     if (!(x >= -2147483648.0f && x < 2147483648.0f)) return INT32_MIN;
     if (x >= 4194304.0f || x <= -4194304.0f) return (int32_t)rintf(x);
@@ -194,7 +194,9 @@ MX8_INLINE int vh_is_zero(vh v) {
 }
 MX8_INLINE vi vh_even(vh v) { MX8_LANES(vi, v.v[2 * i]); }
 MX8_INLINE vi vh_odd(vh v) { MX8_LANES(vi, v.v[2 * i + 1]); }
-MX8_INLINE int32_t zip(vh a, vh b, int column) { return (int32_t)((uint32_t)a.v[column] | (uint32_t)b.v[column] << 16); }
+MX8_INLINE int32_t zip(vh a, vh b, int column) {
+    return (int32_t)((uint32_t)a.v[column] | (uint32_t)b.v[column] << 16);
+}
 MX8_INLINE vi vh_zip_low(vh a, vh b) { MX8_LANES(vi, zip(a, b, i / 4 * 8 + i % 4)); }
 MX8_INLINE vi vh_zip_high(vh a, vh b) { MX8_LANES(vi, zip(a, b, i / 4 * 8 + i % 4 + 4)); }
 
