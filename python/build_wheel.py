@@ -4,9 +4,10 @@
 Usage: build_wheel.py BUILD_FOLDER OUT_FOLDER
 
 Takes libmx8.so, and libmx8_cuda.so where it was built, from the build folder, strips them, and adds what they need and
-what not every machine has, libjansson and libgomp: used only where the machine has none of its own. The wheel is py3-none-manylinux_X_Y: any
-Python 3, and the oldest glibc that the symbols of its libraries allow.
+what not every machine has, libjansson and libgomp: used only where the machine has none of its own. The wheel is
+py3-none-manylinux_X_Y: any Python 3, and the oldest glibc that the symbols of its libraries allow.
 """
+
 from __future__ import annotations
 
 import base64
@@ -23,8 +24,18 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 NAME = "mx8"
 # What every Linux with Python has; cuBLASLt comes with the CUDA toolkit or with torch's CUDA wheels.
-SYSTEM = ("libc.so", "libm.so", "libpthread.so", "libdl.so", "librt.so", "ld-linux", "libgcc_s.so", "libstdc++.so",
-          "linux-vdso", "libcublas")
+SYSTEM = (
+    "libc.so",
+    "libm.so",
+    "libpthread.so",
+    "libdl.so",
+    "librt.so",
+    "ld-linux",
+    "libgcc_s.so",
+    "libstdc++.so",
+    "linux-vdso",
+    "libcublas",
+)
 
 
 def run(*command: str) -> str:
@@ -99,12 +110,10 @@ def main(build: Path, out: Path) -> None:
             files[path.relative_to(HERE).as_posix()] = path.read_bytes()
     info = f"{NAME}-{version}.dist-info"
     files[f"{info}/METADATA"] = (
-        f"Metadata-Version: 2.1\nName: {NAME}\nVersion: {version}\nSummary: MXFP8 training kernels, and PyTorch operators "
-        "over them\nRequires-Python: >=3.9\nProvides-Extra: torch\nRequires-Dist: torch>=2.4; extra == 'torch'\n"
+        f"Metadata-Version: 2.1\nName: {NAME}\nVersion: {version}\n"
+        "Summary: MXFP8 training kernels, and PyTorch operators over them\nRequires-Python: >=3.9\nProvides-Extra: torch\nRequires-Dist: torch>=2.4; extra == 'torch'\n"
     ).encode()
-    files[f"{info}/WHEEL"] = (
-        f"Wheel-Version: 1.0\nGenerator: mx8\nRoot-Is-Purelib: false\nTag: {tag}\n"
-    ).encode()
+    files[f"{info}/WHEEL"] = (f"Wheel-Version: 1.0\nGenerator: mx8\nRoot-Is-Purelib: false\nTag: {tag}\n").encode()
     out.mkdir(parents=True, exist_ok=True)
     target = out / f"{NAME}-{version}-{tag}.whl"
     write_wheel(target, files, info)

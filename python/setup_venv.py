@@ -3,6 +3,7 @@
 
 Usage: setup_venv.py FOLDER      (a folder that is ready already is left alone; status 75: PyPI cannot be reached)
 """
+
 from __future__ import annotations
 
 import shutil
@@ -30,7 +31,10 @@ def main(folder: Path) -> int:
     if code := subprocess.run([*pip, "--requirement", str(requirements)]).returncode:
         return code
     site = subprocess.run(
-        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], check=True, capture_output=True, text=True
+        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+        check=True,
+        capture_output=True,
+        text=True,
     ).stdout.strip()
     subprocess.run([python, str(HERE / "torch_stubs.py"), site], check=True)
     subprocess.run([python, "-c", "import torch"], check=True)

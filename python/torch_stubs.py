@@ -8,6 +8,7 @@ device", so torch.cuda.is_available() is False. A machine with NVIDIA's driver i
 
 Usage: torch_stubs.py SITE_PACKAGES
 """
+
 from __future__ import annotations
 
 import ctypes
@@ -82,9 +83,23 @@ def main(site: str) -> None:
     script = folder / "libmx8_no_cuda.map"
     write_version_script(script, symbols)
     subprocess.run(
-        ["cc", "-shared", "-fPIC", "-O1", "-w", "-fno-builtin", "-x", "c", "-", f"-Wl,--version-script={script}",
-         "-o", str(folder / STUB)],
-        input=source, text=True, check=True,
+        [
+            "cc",
+            "-shared",
+            "-fPIC",
+            "-O1",
+            "-w",
+            "-fno-builtin",
+            "-x",
+            "c",
+            "-",
+            f"-Wl,--version-script={script}",
+            "-o",
+            str(folder / STUB),
+        ],
+        input=source,
+        text=True,
+        check=True,
     )
     for name in names:
         link = folder / name

@@ -1,8 +1,9 @@
 """libmx8 through ctypes: the structs of include/mx8, errors as exceptions, contexts, and the operator table.
 
-Nothing here needs torch. The library is looked for at $MX8_LIBRARY, beside this package (wheels), in the build folder of
-a source tree, and where the loader looks.
+Nothing here needs torch. The library is looked for at $MX8_LIBRARY, beside this package (wheels), in the build folder
+of a source tree, and where the loader looks.
 """
+
 from __future__ import annotations
 
 import ctypes
@@ -59,7 +60,7 @@ class OutOfMemory(Error, MemoryError):
     """Memory ran out; the message says how much was asked for."""
 
 
-_EXCEPTIONS = {
+_EXCEPTIONS: dict[int, type[Error]] = {
     Status.INVALID_ARGUMENT: InvalidArgument,
     Status.UNSUPPORTED: Unsupported,
     Status.OUT_OF_MEMORY: OutOfMemory,
@@ -190,7 +191,7 @@ def _list_places() -> list[str]:
 
 
 def _load_companions(folder: Path) -> None:
-    """What libmx8 needs and a wheel brings, unless the process or the machine has it; found by name once it is loaded."""
+    """What libmx8 needs and a wheel brings, unless the machine has it; found by name once it is loaded."""
     for path in sorted(folder.glob("lib*.so.*")):
         try:
             ctypes.CDLL(path.name)
@@ -239,15 +240,18 @@ def get_version() -> str:
 class Context:
     """One device with its kernels and scratch memory. One thread at a time.
 
-    device: "cpu" or "cuda"; ordinal: which GPU; threads: CPU threads, 0 for OMP_NUM_THREADS or all cores; isa: "scalar",
-    "avx2" or "avx512", None for the best. Raises Unsupported where there is no such device.
+    device: "cpu" or "cuda"; ordinal: which GPU; threads: CPU threads, 0 for OMP_NUM_THREADS or all cores; isa:
+    "scalar", "avx2" or "avx512", None for the best. Raises Unsupported where there is no such device.
     """
 
     def __init__(self, device: str = "cpu", ordinal: int = 0, threads: int = 0, isa: str | None = None) -> None:
         self.handle = c_void_p()
         self._library = get_library()
         options = ContextOptions(
-            size=ctypes.sizeof(ContextOptions), device=int(device == "cuda"), ordinal=ordinal, threads=threads,
+            size=ctypes.sizeof(ContextOptions),
+            device=int(device == "cuda"),
+            ordinal=ordinal,
+            threads=threads,
             isa=isa.encode() if isa else None,
         )
         check(self._library.mx8_create_context(byref(options), byref(self.handle)))

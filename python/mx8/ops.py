@@ -1,4 +1,5 @@
-"""The operator table: names, schemas and descriptions as the library itself states them. `python -m mx8.ops` prints it."""
+"""The operator table: names, schemas and descriptions as the library states them; `python -m mx8.ops` prints it."""
+
 from __future__ import annotations
 
 import ctypes
@@ -58,8 +59,12 @@ def get_ops() -> dict[str, Op]:
         backward = row.backward_schema.decode() if row.backward_schema else None
         schema = row.schema.decode()
         ops[row.name.decode()] = Op(
-            name=row.name.decode(), schema=schema, backward_schema=backward, description=row.description.decode(),
-            address=ctypes.cast(pointer, ctypes.c_void_p).value or 0, forward=parse_schema(schema),
+            name=row.name.decode(),
+            schema=schema,
+            backward_schema=backward,
+            description=row.description.decode(),
+            address=ctypes.cast(pointer, ctypes.c_void_p).value or 0,
+            forward=parse_schema(schema),
             backward=parse_schema(backward) if backward else None,
         )
     return ops

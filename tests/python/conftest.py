@@ -1,4 +1,5 @@
 """Helpers of the Python tests. `./test.sh python` runs them; PYTHONPATH and MX8_LIBRARY say what is tested."""
+
 from __future__ import annotations
 
 import sys

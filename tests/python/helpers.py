@@ -1,4 +1,5 @@
 """What several test files need."""
+
 from __future__ import annotations
 
 import torch
@@ -17,7 +18,9 @@ def make_ends(sizes: list[int]) -> torch.Tensor:
     return torch.tensor(sizes).cumsum(0).to(torch.int32)
 
 
-def multiply_groups(x: torch.Tensor, w: torch.Tensor, ends: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+def multiply_groups(
+    x: torch.Tensor, w: torch.Tensor, ends: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
     """grouped_mm in high precision, differentiable, rows past the last end zero; w (E, N, K)."""
     parts, start = [], 0
     for e, end in enumerate(ends.tolist()):

@@ -1,4 +1,5 @@
 """torch.compile: one graph, the bits of eager mode, and no compilation for each new token count."""
+
 from __future__ import annotations
 
 import shutil
@@ -86,8 +87,14 @@ def test_every_function_compiles_with_dynamic_sizes():
         back = mt.group_unpad(padded, starts, ends, x.shape[0])
         rows = mt.quantize_rows(x)
         return (
-            *rows, *mt.quantize_cols(x, ends), *mt.quantize_both(x), *mt.quantize_3d(w), mt.dequantize(*rows), back,
-            mt.unblock_scales(mt.block_scales(scales)[0], scales.shape), *mt.block_scales(scales, ends, layout="m_groups"),
+            *rows,
+            *mt.quantize_cols(x, ends),
+            *mt.quantize_both(x),
+            *mt.quantize_3d(w),
+            mt.dequantize(*rows),
+            back,
+            mt.unblock_scales(mt.block_scales(scales)[0], scales.shape),
+            *mt.block_scales(scales, ends, layout="m_groups"),
         )
 
     counter = CompileCounterWithBackend("aot_eager")
@@ -104,5 +111,7 @@ def test_every_function_compiles_with_dynamic_sizes():
 
 def test_errors_come_through():
     with pytest.raises(Exception, match="expected a multiple of 32") as caught:
-        torch.compile(lambda x, w: mt.linear(x, w), backend="eager", fullgraph=True)(torch.randn(4, 40), torch.randn(32, 40))
+        torch.compile(lambda x, w: mt.linear(x, w), backend="eager", fullgraph=True)(
+            torch.randn(4, 40), torch.randn(32, 40)
+        )
     assert isinstance(caught.value, (mx8.InvalidArgument, RuntimeError))

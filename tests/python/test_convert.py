@@ -1,4 +1,5 @@
 """convert(): what it changes, what it refuses, and that a converted model learns as torchao's."""
+
 from __future__ import annotations
 
 import copy
@@ -86,7 +87,11 @@ class Loop(nn.Module):
         (lambda: nn.Linear(64, 16), dict(linear=""), r"Linear: weight \(16, 64\) cannot be quantized"),
         (lambda: GroupedExperts(64, 40, 2), dict(experts=""), r"GroupedExperts.w1: weight \(2, 40, 64\) cannot"),
         (make_model, dict(linear="wq", recipe="fp4"), "recipe is 'fp4'"),
-        (lambda: nn.modules.linear.NonDynamicallyQuantizableLinear(32, 32), dict(linear=""), "expected a plain nn.Linear"),
+        (
+            lambda: nn.modules.linear.NonDynamicallyQuantizableLinear(32, 32),
+            dict(linear=""),
+            "expected a plain nn.Linear",
+        ),
     ],
 )
 def test_refuses_and_changes_nothing(make, arguments, message):

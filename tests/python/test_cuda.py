@@ -1,4 +1,5 @@
 """The operators on a GPU: the CPU's bits and numbers, graph capture, streams, and no wait for the device."""
+
 from __future__ import annotations
 
 import pytest
@@ -24,8 +25,11 @@ pytestmark = pytest.mark.skipif(not has_backend(), reason="needs a CUDA device a
 
 
 def make(M, N, K, E):
-    return (torch.randn(M, K, dtype=torch.bfloat16), torch.randn(E, N, K, dtype=torch.bfloat16) * 0.1,
-            torch.randn(M, N, dtype=torch.bfloat16))
+    return (
+        torch.randn(M, K, dtype=torch.bfloat16),
+        torch.randn(E, N, K, dtype=torch.bfloat16) * 0.1,
+        torch.randn(M, N, dtype=torch.bfloat16),
+    )
 
 
 def to_cuda(*tensors):
@@ -38,8 +42,12 @@ def test_quantizers_give_the_cpu_bits(group, tile):
     ends = make_ends([100, 0, 220])
     style = dict(scale_group=group, tile_rows=tile)
     for function, tensors in (
-        (mt.quantize_rows, [x]), (mt.quantize_cols, [x]), (mt.quantize_cols, [x, ends]), (mt.quantize_both, [x, ends]),
-        (mt.quantize_3d, [w]), (mt.quantize_rows, [x.t()]),
+        (mt.quantize_rows, [x]),
+        (mt.quantize_cols, [x]),
+        (mt.quantize_cols, [x, ends]),
+        (mt.quantize_both, [x, ends]),
+        (mt.quantize_3d, [w]),
+        (mt.quantize_rows, [x.t()]),
     ):
         for got, want in zip(function(*to_cuda(*tensors), **style), function(*tensors, **style)):
             assert got.stride() == want.stride()

@@ -1,4 +1,5 @@
 """Two gloo ranks on this machine: FSDP2 equals one rank, and DTensor shardings give what whole tensors give."""
+
 from __future__ import annotations
 
 import os
@@ -101,7 +102,7 @@ def test_fsdp2_on_two_ranks_equals_one(tmp_path, mixed):
 
 
 def check(mesh, function, tensors, placements, out_placements):
-    """function of DTensors gives the placements that are expected without redistribution, and the values of whole ones."""
+    """function of DTensors gives the placements expected, without redistribution, and the values of whole tensors."""
     want = function(*tensors)
     want = want if isinstance(want, tuple) else (want,)
     got = function(*(distribute_tensor(t, mesh, [p]) if t is not None else None for t, p in zip(tensors, placements)))
@@ -136,11 +137,13 @@ def check_shardings(rank):
     for a, b, c in ((S0, R, S0), (R, S0, S1), (S1, S1, P)):
         check(mesh, mt.linear, [x, w], [a, b], [c])
     check(mesh, lambda x, w, b: mt.linear(x, w, b), [x, w, torch.randn(64)], [R, S0, S0], [S1])
-    grouped = lambda x, w, ends: torch.ops.mx8.grouped_linear(x, w, ends)
+    grouped = torch.ops.mx8.grouped_linear
     for a, b, c in ((R, S1, S1), (S1, S2, P)):
         check(mesh, grouped, [x, we, ends], [a, b, R], [c])
     # Rows of a group cannot be sharded and blocks cannot be cut: the call is redistributed and stays right.
-    got = grouped(distribute_tensor(x, mesh, [S0]), distribute_tensor(we, mesh, [R]), distribute_tensor(ends, mesh, [R]))
+    got = grouped(
+        distribute_tensor(x, mesh, [S0]), distribute_tensor(we, mesh, [R]), distribute_tensor(ends, mesh, [R])
+    )
     want = grouped(x, we, ends)
     assert (got.full_tensor() - want).norm() <= 1e-5 * want.norm()
     narrow = torch.randn(4, 32, 64)

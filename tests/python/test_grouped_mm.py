@@ -1,4 +1,5 @@
 """grouped_mm and linear: torchao's numbers, the SQNR that MXFP8 must reach, groups of every kind, every gradient."""
+
 from __future__ import annotations
 
 import pytest
@@ -27,8 +28,12 @@ def test_parity_grouped(oracle, name, rule, call):
         y = mt.grouped_mm(x, w.transpose(-2, -1), data["offs"], recipe=mt.Recipe(rule, 32, 32, 1))
     else:
         y = mt._to_mxfp8_then_scaled_grouped_mm(
-            x, w.transpose(-2, -1), data["offs"], kernel_preference=call[8:].upper(),
-            scale_calculation_mode=f"ScaleCalculationMode.{rule.upper()}", pad_token_groups_for_grouped_mm=True,
+            x,
+            w.transpose(-2, -1),
+            data["offs"],
+            kernel_preference=call[8:].upper(),
+            scale_calculation_mode=f"ScaleCalculationMode.{rule.upper()}",
+            pad_token_groups_for_grouped_mm=True,
         )
     y.backward(data["dy"])
     assert y.dtype == torch.bfloat16
@@ -99,7 +104,9 @@ def test_linear_bias_and_leading_dimensions():
     assert sqnr(b.grad, dy.sum((0, 1))) >= 60
 
 
-@pytest.mark.parametrize("sizes, rows", [([0, 0, 0], 9), ([1, 0, 31], 40), ([44, 0, 113, 0], 200), ([0], 0), ([33] * 65, 2145)])
+@pytest.mark.parametrize(
+    "sizes, rows", [([0, 0, 0], 9), ([1, 0, 31], 40), ([44, 0, 113, 0], 200), ([0], 0), ([33] * 65, 2145)]
+)
 def test_any_groups(sizes, rows):
     """Ragged and empty groups, more than 32 of them, rows behind the last: zero, and never read."""
     x, w, dy = make(rows, 64, 96, len(sizes))
@@ -162,7 +169,9 @@ def test_checkpoint(reentrant):
     x, w, dy = make(64, 32, 32, 2)
     ends = make_ends([30, 34])
     x.requires_grad_(), w.requires_grad_()
-    y = checkpoint(lambda a: torch.nn.functional.silu(mt.grouped_mm(a, w.transpose(1, 2), ends)), x, use_reentrant=reentrant)
+    y = checkpoint(
+        lambda a: torch.nn.functional.silu(mt.grouped_mm(a, w.transpose(1, 2), ends)), x, use_reentrant=reentrant
+    )
     y.backward(dy)
     got = x.grad.clone(), w.grad.clone()
     x.grad = w.grad = None
@@ -199,7 +208,10 @@ def test_64_bit_offsets_and_given_codes():
 def test_exact_equals_dequantized():
     x, w, _ = make(64, 32, 64, 2)
     ends = make_ends([30, 34])
-    back = lambda t: mt.dequantize(*mt.quantize_rows(t), out_dtype=torch.float32)
+
+    def back(t):
+        return mt.dequantize(*mt.quantize_rows(t), out_dtype=torch.float32)
+
     want = multiply_groups(back(x), torch.stack([back(m) for m in w]), ends)
     assert sqnr(mt.grouped_mm(x.float(), w.float().transpose(1, 2), ends, recipe=EXACT), want) >= 80
 

@@ -1,4 +1,5 @@
 """The operators one by one: torch's own checks, strides, and the oracle's bytes."""
+
 from __future__ import annotations
 
 import pytest
@@ -44,7 +45,10 @@ def list_opchecks():
     yield "group_unpad", (padded.detach().requires_grad_(), starts, ends, (50, 64))
     yield "linear", (rand(50, 64, grad=True), rand(96, 64, grad=True), rand(96, grad=True))
     yield "linear", (x.t().contiguous().t(), w.t().contiguous().t())
-    yield "linear", (None, None, None, codes.view(torch.uint8), scales, *(t.view(torch.uint8) for t in mt.quantize_rows(w)))
+    yield (
+        "linear",
+        (None, None, None, codes.view(torch.uint8), scales, *(t.view(torch.uint8) for t in mt.quantize_rows(w))),
+    )
     yield "linear_backward", (dy, x, w)
     yield "linear_backward", (dy, None, w)
     yield "grouped_linear", (rand(50, 64, grad=True), rand(3, 96, 64, grad=True), ends, rand(96, grad=True))
@@ -80,7 +84,9 @@ def equal_codes(got: torch.Tensor, want: torch.Tensor) -> bool:
 
 
 @pytest.mark.parametrize("rule", ["rceil", "floor", "ceil", "even"])
-@pytest.mark.parametrize("source", ["bf16.normal", "bf16.wide", "bf16.special", "f32.heavy", "f32.sweep", "f32.special"])
+@pytest.mark.parametrize(
+    "source", ["bf16.normal", "bf16.wide", "bf16.special", "f32.heavy", "f32.sweep", "f32.special"]
+)
 def test_rows_are_torchao_bytes(oracle, source, rule):
     data = oracle("quantize")
     codes, scales = mt.quantize_rows(data[f"{source}.x"], scale_rule=rule)

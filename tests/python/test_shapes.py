@@ -1,4 +1,5 @@
-"""The formulas that fake kernels use for symbolic sizes say what the library's infer says, over many concrete shapes."""
+"""The formulas that fake kernels use for symbolic sizes say what the library's infer says, over many shapes."""
+
 from __future__ import annotations
 
 import itertools
@@ -50,9 +51,23 @@ def list_calls():
             yield "linear", [x, w, None, *[None] * 4], (), {"out_dtype": out_dtype}
             yield "grouped_linear", [x, we, offsets, make(N), *[None] * 4], (), {"out_dtype": out_dtype}
         yield "linear", [make(M, K, dtype=F32), make(N, K, dtype=F32), make(N), *[None] * 4], (), {"precision": "high"}
-        yield "linear", [None, None, None, make(M, K, dtype=E4M3), make(M, K // 32, dtype=U8), make(N, K, dtype=E4M3),
-                         make(N, K // 32, dtype=U8)], (), {}
-        for a, b, options in itertools.product((x, None), (True, False), ({}, {"weight_dtype": BF16, "bias_grad": True})):
+        yield (
+            "linear",
+            [
+                None,
+                None,
+                None,
+                make(M, K, dtype=E4M3),
+                make(M, K // 32, dtype=U8),
+                make(N, K, dtype=E4M3),
+                make(N, K // 32, dtype=U8),
+            ],
+            (),
+            {},
+        )
+        for a, b, options in itertools.product(
+            (x, None), (True, False), ({}, {"weight_dtype": BF16, "bias_grad": True})
+        ):
             if a is None and not b:
                 continue
             for extra in ({}, {"out_dtype": F32}, {"wgrad_hp": True}):

@@ -1,4 +1,5 @@
 """Beside torchao itself, in its emulated mode, where a torchao that has it is installed."""
+
 from __future__ import annotations
 
 import pytest
@@ -26,8 +27,13 @@ def test_one_import_changes(sizes, mode, hp):
     for function in (theirs._to_mxfp8_then_scaled_grouped_mm, mt._to_mxfp8_then_scaled_grouped_mm):
         a, b = x.clone().requires_grad_(), w.clone().requires_grad_()
         y = function(
-            a, b.transpose(-2, -1), offs=ends, out_dtype=torch.bfloat16, kernel_preference=KernelPreference.EMULATED,
-            wgrad_with_hp=hp, scale_calculation_mode=mode,
+            a,
+            b.transpose(-2, -1),
+            offs=ends,
+            out_dtype=torch.bfloat16,
+            kernel_preference=KernelPreference.EMULATED,
+            wgrad_with_hp=hp,
+            scale_calculation_mode=mode,
         )
         y.backward(dy)
         full = [e for e, size in enumerate(sizes) if size]  # theirs leaves an empty group's gradient undefined
@@ -41,4 +47,6 @@ def test_quantizer_bytes(mode):
     x = torch.randn(64, 256) * torch.exp2(torch.randint(-40, 40, (64, 1)).float())
     scales, codes = to_mx(x, torch.float8_e4m3fn, 32, mode)
     got, got_scales = mt.quantize_rows(x, scale_rule=mode.name.lower())
-    assert torch.equal(got_scales, scales.view(torch.uint8)) and torch.equal(got.view(torch.uint8), codes.view(torch.uint8))
+    assert torch.equal(got_scales, scales.view(torch.uint8)) and torch.equal(
+        got.view(torch.uint8), codes.view(torch.uint8)
+    )

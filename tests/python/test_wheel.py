@@ -1,4 +1,5 @@
 """The wheel: what is inside, and that it works in an environment of its own."""
+
 from __future__ import annotations
 
 import os

@@ -1,4 +1,5 @@
 """A Llama4-style MoE model as torchtitan writes it: names, routing, and experts through torch._grouped_mm."""
+
 from __future__ import annotations
 
 import torch

@@ -6,6 +6,7 @@
 
 The operators themselves are torch.ops.mx8.*.
 """
+
 from __future__ import annotations
 
 from ..lib import Error, InvalidArgument, OutOfMemory, Unsupported
@@ -27,8 +28,26 @@ from .quantize import (
 from .recipes import RECIPES, Recipe
 
 __all__ = [
-    "Error", "InvalidArgument", "Linear", "OutOfMemory", "RECIPES", "Recipe", "SKIPPED", "Unsupported",
-    "_to_mxfp8_then_scaled_grouped_mm", "all_linear_except", "block_scales", "convert", "dequantize", "group_pad",
-    "group_unpad", "grouped_mm", "linear", "quantize_3d", "quantize_both", "quantize_cols", "quantize_rows",
+    "Error",
+    "InvalidArgument",
+    "Linear",
+    "OutOfMemory",
+    "RECIPES",
+    "Recipe",
+    "SKIPPED",
+    "Unsupported",
+    "_to_mxfp8_then_scaled_grouped_mm",
+    "all_linear_except",
+    "block_scales",
+    "convert",
+    "dequantize",
+    "group_pad",
+    "group_unpad",
+    "grouped_mm",
+    "linear",
+    "quantize_3d",
+    "quantize_both",
+    "quantize_cols",
+    "quantize_rows",
     "unblock_scales",
 ]

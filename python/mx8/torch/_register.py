@@ -3,6 +3,7 @@
 Schemas come from the library's table; an output that a call does not compute is an empty tensor of shape (0,), because
 PyTorch's operators cannot return None.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -126,7 +127,9 @@ class Product:
         }
         x = x if ctx.needs_input_grad[1] else None
         w = w if ctx.needs_input_grad[0] else None
-        dx = dw = dbias = None
+        dx: Any = None
+        dw: Any = None
+        dbias: Any = None
         if x is not None or w is not None or options["bias_grad"]:
             dx, dw, dbias = self.call(dy, x, w, offsets, options)
         grads: list[Any] = [None] * (self.n_tensors + len(self.option_names))

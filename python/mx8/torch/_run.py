@@ -1,9 +1,10 @@
 """Calls of the library on torch tensors.
 
-A call is laid out once for each combination of operator, options, shapes, strides and dtypes: a plan, which is the bytes
-of struct mx8_op_call without pointers, with what torch has to allocate. Running it again copies those bytes, puts the
-pointers in and calls. Nothing waits for the device.
+A call is laid out once for each combination of operator, options, shapes, strides and dtypes: a plan, which is the
+bytes of struct mx8_op_call without pointers, with what torch has to allocate. Running it again copies those bytes, puts
+the pointers in and calls. Nothing waits for the device.
 """
+
 from __future__ import annotations
 
 import ctypes
@@ -21,11 +22,11 @@ MAX_PLANS = 4096  # token counts may differ in every step; the oldest half goes 
 WORDS = ctypes.sizeof(lib.Tensor) // 8
 OUTPUT_WORD = lib.OpCall.outputs.offset // 8
 WORKSPACE_WORD = lib.OpCall.workspace.offset // 8
-STRUCT_FIELDS = {name for name, _ in lib.Options._fields_}
+STRUCT_FIELDS = {entry[0] for entry in lib.Options._fields_}
 
 _lock = threading.Lock()
 _warned: set[int] = set()
-_plans: dict[Any, "Plan"] = {}
+_plans: dict[Any, Plan] = {}
 
 
 class _Local(threading.local):
@@ -50,7 +51,7 @@ def _open_context(device: torch.device) -> lib.Context:
         if device.index not in _warned and context.backend != "cuda-sm90":
             _warned.add(device.index)
             warnings.warn(
-                f"mx8: cuda:{device.index} has no fast MXFP8 path here and runs the exact one, which is correct and not "
+                f"mx8: cuda:{device.index} has no fast MXFP8 path here and runs the exact one, which is correct and no "
                 f"faster than bf16 ({context.reason}). docs/pytorch.md has the table of GPUs.",
                 stacklevel=2,
             )
@@ -72,7 +73,9 @@ class Plan:
 
     __slots__ = ("template", "outputs", "inputs", "workspace", "address", "backward")
 
-    def __init__(self, rule: Rule, tensors: Sequence[torch.Tensor | None], shape: Sequence[int], options: Sequence[Any]):
+    def __init__(
+        self, rule: Rule, tensors: Sequence[torch.Tensor | None], shape: Sequence[int], options: Sequence[Any]
+    ):
         op = ops.get_ops()[rule.op]
         call = lib.OpCall(n_in=len(rule.ports.inputs), n_out=len(rule.ports.outputs))
         self.inputs = fill_call(rule, call, tensors, shape, options)
@@ -134,7 +137,9 @@ def _get_like_dtype(tensors: Sequence[torch.Tensor | None]) -> torch.dtype:
 
 def _find_plan(rule: Rule, tensors: Sequence[torch.Tensor | None], shape: Sequence[int], options: tuple) -> Plan:
     key = (
-        id(rule), options, tuple(shape),
+        id(rule),
+        options,
+        tuple(shape),
         *[None if t is None else (t.dtype, t.shape, t.stride()) for t in tensors],
     )
     plan = _plans.get(key)
@@ -183,11 +188,11 @@ def _run_here(
         if tensor is not None:
             words[word] = tensor.data_ptr()
     results = []
-    for word, sizes, strides, dtype in plan.outputs:
+    for output_word, sizes, strides, dtype in plan.outputs:
         out = torch.empty_strided(sizes, strides, dtype=dtype, device=device)
         results.append(out)
-        if word is not None:
-            words[word] = out.data_ptr()
+        if output_word is not None:
+            words[output_word] = out.data_ptr()
     if plan.workspace:
         workspace = torch.empty(plan.workspace, dtype=torch.uint8, device=device)
         words[WORKSPACE_WORD] = workspace.data_ptr()

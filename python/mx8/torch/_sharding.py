@@ -1,8 +1,10 @@
 """DTensor sharding rules of torch.ops.mx8.*, the 3D quantizer included.
 
-An axis of an operator is a letter, as in _table.py. Sharding a letter shards every tensor that has it, leaves the others
-whole, and makes an output that lacks it a partial sum. A letter whose blocks or tiles would be cut is left whole.
+An axis of an operator is a letter, as in _table.py. Sharding a letter shards every tensor that has it, leaves the
+others whole, and makes an output that lacks it a partial sum. A letter whose blocks or tiles would be cut
+is left whole.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -16,8 +18,9 @@ try:
     from torch.distributed.tensor import Partial, Replicate, Shard
     from torch.distributed.tensor.experimental import register_sharding
 except ImportError:  # a torch without distributed, or older than 2.6: no rules, everything else works
-    register_sharding = None
+    register_sharding = None  # type: ignore[assignment]
 
+Shardings = list[tuple[list[Any], list[Any]]]  # output placements, input placements
 Units = dict[str, Callable[[dict[str, Any]], int]]  # of a letter: how many elements must stay together
 
 
@@ -62,7 +65,11 @@ def _get_placements(tensors: list[tuple[str, Any]], letter: str) -> list[Any]:
 
 
 def _find_size(tensors: list[tuple[str, Any]], letter: str) -> int:
-    return next(s.tensor_meta.shape[letters.index(letter)] for letters, s in tensors if s is not None and letter in letters)
+    return next(
+        spec.tensor_meta.shape[letters.index(letter)]
+        for letters, spec in tensors
+        if spec is not None and letter in letters
+    )
 
 
 def _find_computed(name: str, tensors: list[tuple[str, Any]], options: dict[str, Any]) -> tuple[bool, ...]:
@@ -72,7 +79,13 @@ def _find_computed(name: str, tensors: list[tuple[str, Any]], options: dict[str,
     return (True,) * len(RULES[name][0])
 
 
-def list_shardings(name: str, rule: Rule, args: tuple) -> list[tuple[list[Any], list[Any]]]:
+def _place_output(letters: str, is_computed: bool, letter: str) -> Any:
+    if not is_computed or not letters:
+        return Replicate()
+    return Shard(letters.index(letter)) if letter in letters else Partial()
+
+
+def list_shardings(name: str, rule: Rule, args: tuple) -> Shardings:
     """Acceptable (output placements, input placements) of a call on one mesh axis."""
     outputs, units = RULES[name]
     n = len(rule.inputs)
@@ -81,7 +94,7 @@ def list_shardings(name: str, rule: Rule, args: tuple) -> list[tuple[list[Any], 
     tensors = list(zip((letters or "" for letters in rule.inputs), args[:n]))
     others = [None] * len(rule.options)
     computed = _find_computed(name, tensors, options)
-    found = [([Replicate()] * len(outputs), _get_placements(tensors, "?") + others)]
+    found: Shardings = [([Replicate()] * len(outputs), _get_placements(tensors, "?") + others)]
     grouped_columns = name in ("quantize_cols", "quantize_both") and args[1] is not None
     n_operands = {"linear": 3, "linear_backward": 3, "grouped_linear": 4, "grouped_linear_backward": 4}.get(name, n)
     if any(spec is not None for _, spec in tensors[n_operands:]):
@@ -96,30 +109,26 @@ def list_shardings(name: str, rule: Rule, args: tuple) -> list[tuple[list[Any], 
             continue
         if letter == "K" and name in ("linear", "grouped_linear") and tensors[n_operands - 1][1] is not None:
             continue  # every shard would add the bias
-        results = [
-            Replicate() if not is_computed or not letters else Shard(letters.index(letter)) if letter in letters else None
-            for letters, is_computed in zip(outputs, computed)
-        ]
-        contracted = [Partial() if result is None else result for result in results]
+        results = [_place_output(*output, letter) for output in zip(outputs, computed)]
         if name.endswith("_backward") and letter == "K":
-            contracted[2] = Replicate()  # dy is whole on every shard, and so is its column sum
-        found.append((contracted, _get_placements(tensors, letter) + others))
+            results[2] = Replicate()  # dy is whole on every shard, and so is its column sum
+        found.append((results, _get_placements(tensors, letter) + others))
     return found
 
 
-def _list_dequantize(codes: Any, scales: Any, *options: Any) -> list:
+def _list_dequantize(codes: Any, scales: Any, *options: Any) -> Shardings:
     shape, mesh = codes.tensor_meta.shape, codes.mesh
     others = [None] * len(options)
-    found = [([Replicate()], [Replicate(), Replicate(), *others])]
+    found: Shardings = [([Replicate()], [Replicate(), Replicate(), *others])]
     for axis, size in enumerate(shape):
         if size % ((32 if axis == len(shape) - 1 else 1) * mesh.size()) == 0:
             found.append(([Shard(axis)], [Shard(axis), Shard(axis), *others]))
     return found
 
 
-def _list_block_scales(scales: Any, offsets: Any = None, layout: str = "plain") -> list:
+def _list_block_scales(scales: Any, offsets: Any = None, layout: str = "plain") -> Shardings:
     others = [None if offsets is None else Replicate(), None]
-    found = [([Replicate(), Replicate()], [Replicate(), *others])]
+    found: Shardings = [([Replicate(), Replicate()], [Replicate(), *others])]
     if layout == "per_expert":
         found.append(([Shard(0), Replicate()], [Shard(0), *others]))
     return found

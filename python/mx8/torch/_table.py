@@ -3,6 +3,7 @@
 The library's infer knows all shapes, but only as numbers. Under torch.compile a size may be a symbol, so the same rules
 stand here once more in letters; tests/python/test_shapes.py holds them against infer.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -65,9 +66,13 @@ STYLE = (RULE, Option("scale_group", "int", 32), Option("tile_rows", "int", 1), 
 LAYOUT = Option("layout", "str", "plain", {"plain": 0, "m_groups": 1, "k_groups": 2, "per_expert": 3})
 ALIGNMENT = Option("alignment", "int", 32)
 PRODUCT = (
-    Option("precision", "str", "mxfp8", {"high": 0, "mxfp8": 1}), *STYLE,
-    Option("weight_scale_group", "int", 32), Option("weight_tile_rows", "int", 1),
-    Option("exact", "bool", False), Option("wgrad_hp", "bool", False), OUT_DTYPE,
+    Option("precision", "str", "mxfp8", {"high": 0, "mxfp8": 1}),
+    *STYLE,
+    Option("weight_scale_group", "int", 32),
+    Option("weight_tile_rows", "int", 1),
+    Option("exact", "bool", False),
+    Option("wgrad_hp", "bool", False),
+    OUT_DTYPE,
 )
 # Of the backward passes alone, and no fields of the struct: which outputs the caller allocates and how.
 GRADIENTS = (Option("weight_dtype", "ScalarType?", None), Option("bias_grad", "bool", False))
@@ -85,15 +90,15 @@ def round_up(a: Any, b: int) -> Any:
 
 @dataclass(frozen=True)
 class Rule:
-    """Shapes of one pass. `inputs`: a letter for each dimension of each tensor, None for any shape. `outputs`: letters
-    (lower case: 32-blocks of that size) and dtype, both possibly functions of the call. `extra` adds letters."""
+    """Shapes of one pass. `inputs`: a letter for each dimension of each tensor, None for any shape. `outputs`: sizes
+    (None: not computed) and dtype of each, from the letters of a call. `extra`: letters that follow from others."""
 
     op: str  # row of the library's table
     backward: bool
     inputs: tuple[str | None, ...]
-    outputs: Callable[["Call"], list[tuple[Sequence[Any] | None, torch.dtype]]]
+    outputs: Callable[[Call], list[tuple[Sequence[Any] | None, torch.dtype]]]
     options: tuple[Option, ...] = ()
-    extra: Callable[["Call"], Sizes] = field(default=lambda call: {})
+    extra: Callable[[Call], Sizes] = field(default=lambda call: {})
     shape_argument: bool = False  # the table's `like` tensor is a list of sizes here
 
     @property
@@ -120,7 +125,9 @@ class Rule:
 class Call:
     """Tensors and options of one call, with the sizes that its letters stand for."""
 
-    def __init__(self, rule: Rule, tensors: Sequence[torch.Tensor | None], shape: Sequence[Any], options: Sequence[Any]):
+    def __init__(
+        self, rule: Rule, tensors: Sequence[torch.Tensor | None], shape: Sequence[Any], options: Sequence[Any]
+    ):
         self.tensors, self.shape = tensors, shape
         self.options = dict(zip((option.name for option in rule.options), options))
         self.sizes: Sizes = {}
@@ -138,6 +145,13 @@ class Call:
 
     def spell(self, letters: str) -> list[Any]:
         return [self.sizes[c] if c.isupper() else ceil_div(self.sizes[c.upper()], lib.BLOCK) for c in letters]
+
+    @property
+    def first(self) -> torch.Tensor:
+        """The first tensor, of operators that cannot do without."""
+        tensor = self.tensors[0]
+        assert tensor is not None
+        return tensor
 
     @property
     def codes(self) -> torch.dtype:
@@ -159,10 +173,10 @@ def _rows(call: Call) -> list:
 
 
 def _blocked(call: Call) -> list:
-    plain = call.tensors[0].shape
+    plain: Sequence[Any] = call.first.shape
     rows, cols = plain[-2], plain[-1]
     tall, wide = round_up(rows, 128), round_up(cols, 4)
-    groups = call.sizes.get("G")
+    groups: Any = call.sizes.get("G")
     shapes = {
         "plain": lambda: [tall * wide],
         "m_groups": lambda: [rows + 128 * groups, wide],
@@ -186,7 +200,7 @@ def _gradients(weight: str, w: int, x: int) -> Callable[[Call], list]:
         has_dx = call.has(2) or (quantized and call.has(w))
         has_dw = call.has(1) or (quantized and not call["wgrad_hp"] and call.has(x))
         return [
-            (call.spell("MK") if has_dx else None, call["out_dtype"] or call.tensors[0].dtype),
+            (call.spell("MK") if has_dx else None, call["out_dtype"] or call.first.dtype),
             (call.spell(weight) if has_dw else None, call["weight_dtype"] or torch.float32),
             (call.spell("N") if call["bias_grad"] else None, torch.float32),
         ]
@@ -204,34 +218,55 @@ RULES_OF = {
     "quantize_cols": Rule("quantize_cols", False, ("MK", "G"), _columns, STYLE, _padded),
     "quantize_both": Rule("quantize_both", False, ("MK", "G"), lambda c: _rows(c) + _columns(c), STYLE, _padded),
     "quantize_3d": Rule(
-        "quantize_3d", False, ("ENK",),
-        lambda c: [(c.spell("ENK"), c.codes), (c.spell("EnK"), torch.uint8)], STYLE,
+        "quantize_3d",
+        False,
+        ("ENK",),
+        lambda c: [(c.spell("ENK"), c.codes), (c.spell("EnK"), torch.uint8)],
+        STYLE,
     ),
     "dequantize": Rule(
-        "dequantize", False, (None, None),
-        lambda c: [(list(c.tensors[0].shape), c["out_dtype"] or torch.bfloat16)], (FORMAT, OUT_DTYPE),
+        "dequantize",
+        False,
+        (None, None),
+        lambda c: [(list(c.first.shape), c["out_dtype"] or torch.bfloat16)],
+        (FORMAT, OUT_DTYPE),
     ),
     "block_scales": Rule("block_scales", False, (None, "G"), _blocked, (LAYOUT,)),
     "unblock_scales": Rule(
         "unblock_scales", False, (None, "G"), lambda c: [(list(c.shape), torch.uint8)], (LAYOUT,), shape_argument=True
     ),
     "group_pad": Rule(
-        "group_pad", False, ("MK", "G"),
-        lambda c: [(c.spell("PK"), c.tensors[0].dtype), (c.spell("G"), torch.int32), (c.spell("G"), torch.int32)],
-        (ALIGNMENT,), _aligned,
+        "group_pad",
+        False,
+        ("MK", "G"),
+        lambda c: [(c.spell("PK"), c.first.dtype), (c.spell("G"), torch.int32), (c.spell("G"), torch.int32)],
+        (ALIGNMENT,),
+        _aligned,
     ),
     "group_unpad": Rule(
-        "group_unpad", False, ("PK", "G", "G"), lambda c: [(list(c.shape), c.tensors[0].dtype)], (ALIGNMENT,),
+        "group_unpad",
+        False,
+        ("PK", "G", "G"),
+        lambda c: [(list(c.shape), c.first.dtype)],
+        (ALIGNMENT,),
         shape_argument=True,
     ),
     "linear": Rule("linear", False, ("MK", "NK", "N", "MK", None, "NK", None), _product, PRODUCT),
     "linear_backward": Rule(
-        "linear", True, ("MN", "MK", "NK", "MN", None, "NP", None, "KP", None, "KN", None), _gradients("NK", 9, 7),
+        "linear",
+        True,
+        ("MN", "MK", "NK", "MN", None, "NP", None, "KP", None, "KN", None),
+        _gradients("NK", 9, 7),
         PRODUCT + GRADIENTS,
     ),
-    "grouped_linear": Rule("grouped_linear", False, ("MK", "ENK", "E", "N", "MK", None, "ENK", None), _product, PRODUCT),
+    "grouped_linear": Rule(
+        "grouped_linear", False, ("MK", "ENK", "E", "N", "MK", None, "ENK", None), _product, PRODUCT
+    ),
     "grouped_linear_backward": Rule(
-        "grouped_linear", True, ("MN", "MK", "ENK", "E", "MN", None, "NP", None, "E", "KP", None, "ENK", None),
-        _gradients("ENK", 11, 9), PRODUCT + GRADIENTS,
+        "grouped_linear",
+        True,
+        ("MN", "MK", "ENK", "E", "MN", None, "NP", None, "E", "KP", None, "ENK", None),
+        _gradients("ENK", 11, 9),
+        PRODUCT + GRADIENTS,
     ),
 }

@@ -1,8 +1,9 @@
 """convert(): turns the linear layers and experts of a model to MXFP8 in place."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Union
+from typing import Any, Union
 
 from torch import nn
 
@@ -50,8 +51,8 @@ def _find_experts(model: nn.Module, filter: Filter) -> Iterator[tuple[str, nn.Mo
 def _check_linear(name: str, module: nn.Linear) -> None:
     if type(module) not in (nn.Linear, Linear):
         raise lib.InvalidArgument(
-            f"convert: {name} is a {type(module).__name__}, expected a plain nn.Linear; convert before fully_shard, and "
-            "leave out layers that are quantized already"
+            f"convert: {name} is a {type(module).__name__}, expected a plain nn.Linear; convert before fully_shard, "
+            "and leave out layers that are quantized already"
         )
     check_sizes(f"convert: {name}", module.weight)
 
@@ -67,13 +68,14 @@ def convert(
     """Converts nn.Linear layers and expert modules of `model` in place and returns it.
 
     linear, experts: which ones; a function of (module, qualified name), or one or several texts of which the name must
-    contain one; None for none. Experts are modules with parameters (E, N, K) or (E, K, N) of their own that their forward
-    gives to torch._grouped_mm (torch.nn.functional.grouped_mm) with offs. recipe: a name of RECIPES or a Recipe.
+    contain one; None for none. Experts are modules with parameters (E, N, K) or (E, K, N) of their own that their
+    forward gives to torch._grouped_mm (torch.nn.functional.grouped_mm) with offs. recipe: a name of RECIPES or a
+    Recipe.
 
-    Parameters stay the plain ones they are, so state_dict, optimizers and checkpoints do not change; biases are kept and
-    get their gradients. Convert before fully_shard and torch.compile. Prints what it converted. Raises InvalidArgument
-    (a ValueError) when a filter matches nothing, when a matched layer's sizes are no multiples of 32, or when a matched
-    layer is no plain nn.Linear; then the model is unchanged.
+    Parameters stay the plain ones they are, so state_dict, optimizers and checkpoints do not change; biases are kept
+    and get their gradients. Convert before fully_shard and torch.compile. Prints what it converted. Raises
+    InvalidArgument (a ValueError) when a filter matches nothing, when a matched layer's sizes are no multiples of 32,
+    or when a matched layer is no plain nn.Linear; then the model is unchanged.
     """
     get_recipe(recipe)
     layers = list(_find_linear(model, linear)) if linear is not None else []
@@ -90,10 +92,11 @@ def convert(
 
     for _, layer in layers:
         layer.__class__ = Linear
-        layer.recipe = recipe
+        layer.recipe = recipe  # type: ignore[assignment]
     for _, module in modules:
         if not isinstance(module, Experts):
-            module.__class__ = get_experts_class(type(module))
+            cls: Any = type(module)
+            module.__class__ = get_experts_class(cls)
         module.mx8_mode = GroupedMM(recipe)  # type: ignore[assignment]
         module.mx8_compiles = teach_compiler()  # type: ignore[assignment]
     if verbose:

@@ -1,4 +1,5 @@
 """What a model calls: grouped_mm, linear, and torchao's name for the former."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -57,9 +58,9 @@ def grouped_mm(
     x (M, K), bf16 or f32, any strides. w_t (E, K, N), as a rule weight.transpose(-2, -1) of a parameter (E, N, K). offs
     (E) int32: cumulative ends of the groups. bias (N), one for all groups. Returns (M, N).
 
-    Groups may have any size, 0 included, and there may be any number of them: nothing has to be padded. Rows at and past
-    offs[-1] are not read, and zero in the output and in x's gradient; the gradient of an empty group's matrix is zero.
-    K and N must be multiples of 32. Nothing waits for the device: offs is read there. Raises InvalidArgument (a
+    Groups may have any size, 0 included, and there may be any number of them: nothing has to be padded. Rows at and
+    past offs[-1] are not read, and zero in the output and in x's gradient; the gradient of an empty group's matrix is
+    zero. K and N must be multiples of 32. Nothing waits for the device: offs is read there. Raises InvalidArgument (a
     ValueError) naming the tensor, what it has and what was expected.
     """
     if x.dim() != 2 or w_t.dim() != 3:
@@ -69,9 +70,7 @@ def grouped_mm(
     x = _follow_autocast(x)
     if offs.dtype != torch.int32:
         offs = offs.to(torch.int32)
-    return torch.ops.mx8.grouped_linear(
-        x, w_t.transpose(-2, -1), offs, bias, **_get_options(x, recipe, out_dtype)
-    )
+    return torch.ops.mx8.grouped_linear(x, w_t.transpose(-2, -1), offs, bias, **_get_options(x, recipe, out_dtype))
 
 
 def _get_name(value: Any) -> str:

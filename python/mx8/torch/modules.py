@@ -1,4 +1,5 @@
 """Modules: a linear layer in MXFP8, and the forward of an expert module whose torch._grouped_mm is ours."""
+
 from __future__ import annotations
 
 import functools
@@ -43,7 +44,7 @@ def check_sizes(name: str, weight: torch.Tensor) -> None:
         )
 
 
-GROUPED_MM = {getattr(torch, "_grouped_mm", None), getattr(nn.functional, "grouped_mm", None)} - {None}
+GROUPED_MM: set[Any] = {getattr(torch, "_grouped_mm", None), getattr(nn.functional, "grouped_mm", None)} - {None}
 
 
 def _bind_grouped_mm(
@@ -85,7 +86,9 @@ def teach_compiler() -> bool:
 
         shown = variables.get_overridable_functions()
         shown.update(GROUPED_MM)
-        return hasattr(torch_function, "TorchFunctionModeVariable") and GROUPED_MM <= variables.get_overridable_functions()
+        return (
+            hasattr(torch_function, "TorchFunctionModeVariable") and GROUPED_MM <= variables.get_overridable_functions()
+        )
     except (ImportError, AttributeError):
         return False
 
@@ -115,6 +118,6 @@ class Experts:
 
 
 @functools.cache
-def get_experts_class(cls: type[nn.Module]) -> type[nn.Module]:
+def get_experts_class(cls: Any) -> Any:
     """The class that a converted expert module of class `cls` gets."""
     return type(f"MX8{cls.__name__}", (Experts, cls), {"__module__": cls.__module__})

@@ -1,11 +1,12 @@
 """The quantizers, scale layouts and group padding as functions of tensors.
 
-Codes are torch.float8_e4m3fn (float8_e5m2 with format="e5m2"), scales torch.uint8: exponent + 127, 255 is NaN. Inputs are
-bf16 or f32 of any strides. Common options: scale_rule "rceil", "floor", "ceil" or "even"; scale_group 32, 128 or 256
-elements along the blocks' axis with one scale; tile_rows 1, 32 or 128 lines with one scale. Everything here works on CPU
-and CUDA tensors, under torch.compile with dynamic sizes, and raises InvalidArgument (a ValueError) that names the tensor,
-what it has and what was expected.
+Codes are torch.float8_e4m3fn (float8_e5m2 with format="e5m2"), scales torch.uint8: exponent + 127, 255 is NaN. Inputs
+are bf16 or f32 of any strides. Common options: scale_rule "rceil", "floor", "ceil" or "even"; scale_group 32, 128 or
+256 elements along the blocks' axis with one scale; tile_rows 1, 32 or 128 lines with one scale. Everything here works
+on CPU and CUDA tensors, under torch.compile with dynamic sizes, and raises InvalidArgument (a ValueError) that names
+the tensor, what it has and what was expected.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -25,8 +26,13 @@ def quantize_rows(
 
 
 def quantize_cols(
-    x: torch.Tensor, offsets: torch.Tensor | None = None, *, scale_rule: str = "rceil", scale_group: int = 32,
-    tile_rows: int = 1, format: str = "e4m3",
+    x: torch.Tensor,
+    offsets: torch.Tensor | None = None,
+    *,
+    scale_rule: str = "rceil",
+    scale_group: int = 32,
+    tile_rows: int = 1,
+    format: str = "e4m3",
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Blocks of 32x1 along M, stored transposed: x (M, K) to codes (K, M), scales (K, ceil(M/32)) and ends (0).
 
@@ -37,8 +43,13 @@ def quantize_cols(
 
 
 def quantize_both(
-    x: torch.Tensor, offsets: torch.Tensor | None = None, *, scale_rule: str = "rceil", scale_group: int = 32,
-    tile_rows: int = 1, format: str = "e4m3",
+    x: torch.Tensor,
+    offsets: torch.Tensor | None = None,
+    *,
+    scale_rule: str = "rceil",
+    scale_group: int = 32,
+    tile_rows: int = 1,
+    format: str = "e4m3",
 ) -> tuple[torch.Tensor, ...]:
     """quantize_rows and quantize_cols from one read: row codes, row scales, column codes, column scales, ends."""
     return torch.ops.mx8.quantize_both(x, offsets, scale_rule, scale_group, tile_rows, format)
@@ -68,8 +79,8 @@ def block_scales(scales: torch.Tensor, offsets: torch.Tensor | None = None, *, l
     """Plain scales to the 128x4 blocked layout of Blackwell's tensor cores; returns the bytes and the groups' starts.
 
     layout "plain" (R, C) -> (roundup(R,128) * roundup(C,4)); "m_groups" with offsets (G) -> (R + 128 G, roundup(C,4));
-    "k_groups" with offsets in scale columns -> (roundup(R,128), C + 4 G); "per_expert" (E, R, C) -> (E, roundup(R,128) *
-    roundup(C,4)). starts (G + 1) int64 with groups, else empty. Unused bytes are zero.
+    "k_groups" with offsets in scale columns -> (roundup(R,128), C + 4 G); "per_expert" (E, R, C) ->
+    (E, roundup(R,128) * roundup(C,4)). starts (G + 1) int64 with groups, else empty. Unused bytes are zero.
     """
     return torch.ops.mx8.block_scales(scales, offsets, layout)
 
@@ -86,8 +97,8 @@ def group_pad(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Copies each group of x (M, K) to a start that is a multiple of `alignment`, every other row zero.
 
-    Returns padded (roundup(M + G*alignment, alignment), K), starts (G) and ends (G) int32. Empty groups take no rows; rows
-    of x at and past offsets[-1] are left out. Differentiable in x. Nothing waits for the device.
+    Returns padded (roundup(M + G*alignment, alignment), K), starts (G) and ends (G) int32. Empty groups take no rows;
+    rows of x at and past offsets[-1] are left out. Differentiable in x. Nothing waits for the device.
     """
     return torch.ops.mx8.group_pad(x, offsets, alignment)
 

@@ -1,4 +1,5 @@
 """Recipes: how values become codes, by name."""
+
 from __future__ import annotations
 
 import dataclasses
