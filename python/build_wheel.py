@@ -111,7 +111,8 @@ def main(build: Path, out: Path) -> None:
     info = f"{NAME}-{version}.dist-info"
     files[f"{info}/METADATA"] = (
         f"Metadata-Version: 2.1\nName: {NAME}\nVersion: {version}\n"
-        "Summary: MXFP8 training kernels, and PyTorch operators over them\nRequires-Python: >=3.9\nProvides-Extra: torch\nRequires-Dist: torch>=2.4; extra == 'torch'\n"
+        "Summary: MXFP8 training kernels, and PyTorch operators over them\nRequires-Python: >=3.9\n"
+        "Provides-Extra: torch\nRequires-Dist: torch>=2.4; extra == 'torch'\n"
     ).encode()
     files[f"{info}/WHEEL"] = (f"Wheel-Version: 1.0\nGenerator: mx8\nRoot-Is-Purelib: false\nTag: {tag}\n").encode()
     out.mkdir(parents=True, exist_ok=True)

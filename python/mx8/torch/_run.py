@@ -33,7 +33,7 @@ class _Local(threading.local):
     """A thread's own contexts, and the buffer that its calls are put together in."""
 
     def __init__(self) -> None:
-        self.contexts: dict[int, lib.Context] = {}
+        self.contexts: dict[tuple[int, int], lib.Context] = {}
         self.call = lib.OpCall()
         self.bytes = memoryview(self.call).cast("B")
         self.words = self.bytes.cast("Q")
@@ -58,13 +58,17 @@ def _open_context(device: torch.device) -> lib.Context:
     return context
 
 
-def get_context(device: torch.device) -> lib.Context:
-    """The calling thread's context for a device, made on first use."""
-    key = device.index if device.type == "cuda" else -1 - torch.get_num_threads()
+def get_context(device: torch.device, stream: int = 0) -> lib.Context:
+    """The calling thread's context for a device and stream, made on first use: two streams must not share scratch."""
+    key = (device.index, stream) if device.type == "cuda" else (-1, torch.get_num_threads())
     context = _local.contexts.get(key)
     if context is None:
-        context = _open_context(device)
-        _local.contexts[key] = context
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            # Nothing can be allocated while a graph is captured; the warm-up before it left a context.
+            for (index, _), other in _local.contexts.items():
+                if index == device.index:
+                    return other
+        context = _local.contexts[key] = _open_context(device)
     return context
 
 
@@ -179,8 +183,13 @@ def _run_here(
     rule: Rule, tensors: Sequence[torch.Tensor | None], shape: Sequence[int], options: tuple, device: torch.device
 ) -> list[torch.Tensor]:
     plan = _find_plan(rule, tensors, shape, options)
-    handle = get_context(device).handle
     library = lib.get_library()
+    if device.type == "cuda":
+        stream = torch._C._cuda_getCurrentRawStream(device.index)
+        handle = get_context(device, stream).handle
+        lib.check(library.mx8_set_stream(handle, stream))
+    else:
+        handle = get_context(device).handle
     local = _local
     local.bytes[:] = plan.template
     words = local.words
@@ -196,8 +205,6 @@ def _run_here(
     if plan.workspace:
         workspace = torch.empty(plan.workspace, dtype=torch.uint8, device=device)
         words[WORKSPACE_WORD] = workspace.data_ptr()
-    if device.type == "cuda":
-        lib.check(library.mx8_set_stream(handle, torch._C._cuda_getCurrentRawStream(device.index)))
     status = library.mx8_run_op(handle, plan.address, plan.backward, local.address)
     if status:
         lib.check(status)
