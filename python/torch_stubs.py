@@ -55,7 +55,7 @@ def find_symbols(libraries: list[Path]) -> dict[str, str]:
                 used[name] = version.lstrip("@")
             else:
                 defined.add(name)
-    prefixes = ("cu", "__cuda", "nccl", "nvshmem", "nvrtc", "nvJitLink")
+    prefixes = ("cu", "__cuda", "nccl", "nvshmem", "nvrtc", "nvtx", "nvJitLink")
     return {
         name: version
         for name, version in sorted(used.items())
