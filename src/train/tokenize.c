@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 
-#define BATCH_BYTES ((size_t)8 << 20) /* of records, for each thread */
+#define BATCH_BYTES ((size_t)2 << 20) /* of records, for each thread */
 #define BATCH_ITEMS 16384
 #define MESSAGE     1024
 

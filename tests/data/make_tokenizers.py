@@ -7,7 +7,8 @@ Usage: make_tokenizers.py [OUT_DIR]        (pip install tokenizers tiktoken)
   prefix.json   ByteLevel with add_prefix_space, unlike the others
   llama3.json   Split by Llama 3's regex, then ByteLevel without one, ignore_merges
   qwen.json     NFC, Split by Qwen's regex, merges as pairs, added tokens found after NFC
-  parts.json    Digits, Split with every behaviour and a literal, then ByteLevel
+  parts.json    Digits, Split with four behaviours and literals, then ByteLevel
+  inverted.json Split that keeps what its regex matches
   ranks.model   a tiktoken rank file
   cases.json    "texts": [hex, repetitions]; "ids": for each tokenizer a list for each text. Invalid UTF-8 goes in as
                 Python's errors="replace" gives it; "plain" is llama3.json with special tokens as text
@@ -46,6 +47,7 @@ for (int64_t i = 0; i < n; i++) sum += x[i] * y[i]; /* 0x1F, 3.14e-10 */ return 
 def encode(self, text: str) -> list[int]:\n    return [self.vocab[t] for t in self.split(text)]
 if (x != NULL && x->next == NULL) { free(x); x = NULL; }   // done
 1 22 333 4444 55555 1234567890 3.14159 2026-12-01 12:34:56 $1,000.00 50% #hash @user
+Well... hmm... so... then... and... but... wait... oh... no... yes... done...
 😀 😃 👩‍👩‍👧‍👦 👍🏽 🇩🇪 🇯🇵 ❤️ ☃ ✨ 🚀 é ñ Å
 """.strip().replace("\\n", "\n").split("\n")
 
@@ -59,7 +61,8 @@ def make_texts():
         "<|begin|>hello<|end|>", "a <|mask|>  b<|mask|>", "<|end|><|end|>\n<|end|", "<|en<|end|>d|>", "<tool>call</tool> <tool", "<tool>s",
         "\u00e9 e\u0301 \u212b A\u030a \u1e9b\u0323 q\u0307\u0323 q\u0323\u0307", "\ud55c\uae00 \u1112\u1161\u11ab\u1100\u1173\u11af \uac00\u11a8",
         "\u0958 \u0915\u093c \u0bca \u0bc6\u0bbe \ufb1d \u2126 \uf900", "e\u0302\u0301 a\u0323\u0302 \u1eadn to\u0300n", "\u0301\u0301x\u0327\u0301\u0327",
-        "<e\u0301>x<\u00e9>y", "³²¹ ½ Ⅷ ٣٤٥ १२३ 一二三", "abc123def456ghi 7", "--------====****####", "a-b--c---d -- - --", "x=1;y =2; z= 3", "....!!!???",
+        "<e\u0301>x<\u00e9>y", "a\u0331\u0323 o\u0331\u0323\u0302 \u1100\u0300\u1161", "x  \u180e  \u180ey   \u180e",
+        "x <tool>  y<tool>\n\u3000z <tool>", "a.. b!?, c;;d ,, e.", "a -- b --- c", "one  two\n three", "³²¹ ½ Ⅷ ٣٤٥ १२३ 一二三", "abc123def456ghi 7", "--------====****####", "a-b--c---d -- - --", "x=1;y =2; z= 3", "....!!!???",
         "ABCdefGHIjkl camelCase snake_case kebab-case", "http://example.org/a?b=c&d=%20#e", "\u202eRTL\u202c \u2028line\u2029para",
     )]
     texts += [(b, 1) for b in (
@@ -100,13 +103,18 @@ def make_tokenizers():
     prefix.add_special_tokens(["<|end|>"])
     llama3 = train([pre_tokenizers.Split(Regex(LLAMA3), "isolated"), byte_level(use_regex=False)], 1000)
     llama3.add_special_tokens(["<|begin|>", "<|end|>"])
-    llama3.add_tokens(["<tool>", "|>"])
+    llama3.add_tokens(["<tool>", AddedToken("|>", normalized=False)])
     qwen = train([pre_tokenizers.Split(Regex(QWEN), "isolated"), byte_level(use_regex=False)], 800, normalizers.NFC())
     qwen.add_special_tokens(["<|end|>"])
     qwen.add_tokens([AddedToken("<é>", normalized=True), AddedToken("<tool>", normalized=False)])
-    parts = train([pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.Split("-", "contiguous"), pre_tokenizers.Split(Regex(r"\s+"), "merged_with_next"),
-                   pre_tokenizers.Split(Regex(r"[.,;!?]"), "merged_with_previous"), pre_tokenizers.Split("=", "removed"), byte_level()], 400)
-    return {"gpt2": gpt2, "prefix": prefix, "llama3": llama3, "qwen": qwen, "parts": parts}
+    unsplit = byte_level(use_regex=False)  # merges reach across everything, so that ids show where texts are cut
+    parts = train([unsplit], 600)
+    parts.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.Split("-", "contiguous"),
+        pre_tokenizers.Split(Regex(r"\s"), "merged_with_next"), pre_tokenizers.Split(Regex(r"[.,;!?]"), "merged_with_previous"),
+        pre_tokenizers.Split("=", "removed"), unsplit])
+    inverted = train([unsplit], 600)
+    inverted.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(r"\p{L}+|\p{N}+"), "removed", invert=True), unsplit])
+    return {"gpt2": gpt2, "prefix": prefix, "llama3": llama3, "qwen": qwen, "parts": parts, "inverted": inverted}
 
 
 def save(tokenizer, path, edit):

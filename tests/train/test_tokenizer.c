@@ -82,7 +82,8 @@ static void test_ids(void **state) {
         const char *name, *file;
         int special_as_text;
     } rows[] = {{"gpt2", "gpt2.json", 0}, {"prefix", "prefix.json", 0}, {"llama3", "llama3.json", 0},
-        {"plain", "llama3.json", 1}, {"qwen", "qwen.json", 0}, {"parts", "parts.json", 0}, {"ranks", "ranks.model", 0}};
+        {"plain", "llama3.json", 1}, {"qwen", "qwen.json", 0}, {"parts", "parts.json", 0},
+        {"inverted", "inverted.json", 0}, {"ranks", "ranks.model", 0}};
     if (lacks_pcre2("gpt2.json")) skip();
     for (size_t i = 0; i < COUNT(rows); i++) check_cases(rows[i].name, rows[i].file, rows[i].special_as_text);
 }
