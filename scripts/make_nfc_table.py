@@ -57,7 +57,7 @@ def show(name, comment, values):
     print("};\n")
 
 
-print(f"/* Canonical normalization, Unicode 9.0. Written by scripts/make_nfc_table.py; do not edit. */")
+print(f"/* Canonical normalization, Unicode 9.0. Written by scripts/make_nfc_table.py; do not edit. */\n/* clang-format off */")
 print("#ifndef MX8_TRAIN_TOKENIZER_NFC_TABLE_H\n#define MX8_TRAIN_TOKENIZER_NFC_TABLE_H\n\n#include <stdint.h>\n")
 show("decompositions", "code << 42 | first << 21 | second (0: none), sorted", sorted(decompositions))
 show("compositions", "first << 42 | second << 21 | code, sorted", sorted(compositions))

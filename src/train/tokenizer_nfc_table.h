@@ -1,4 +1,5 @@
 /* Canonical normalization, Unicode 9.0. Written by scripts/make_nfc_table.py; do not edit. */
+/* clang-format off */
 #ifndef MX8_TRAIN_TOKENIZER_NFC_TABLE_H
 #define MX8_TRAIN_TOKENIZER_NFC_TABLE_H
 

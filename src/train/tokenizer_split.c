@@ -18,7 +18,7 @@ const char mx8i_llama3_pattern[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\
 
 #ifdef MX8_HAVE_PCRE2
 
-/* White_Space, inside a class. PCRE2's own \s also takes U+180E and leaves out nothing. */
+/* White_Space, as it stands inside a class. PCRE2's own \s takes U+180E too, which Unicode no longer calls a space. */
 #define WHITE "\\p{Z}\\t-\\r\\x{85}"
 
 static enum mx8_status refuse(const char *file, const char *what, size_t at) {
@@ -26,7 +26,7 @@ static enum mx8_status refuse(const char *file, const char *what, size_t at) {
         file, what, at);
 }
 
-/* One escape at pattern[at]; returns its length in *taken. */
+/* One escape at pattern[at]; *taken is its length. \v, \h, \w and \b are other sets in other engines. */
 static enum mx8_status rewrite_escape(
     struct mx8_bytes *out, const char *pattern, size_t size, size_t at, int in_class, const char *file, size_t *taken) {
     char word[] = "\\?";
@@ -40,7 +40,7 @@ static enum mx8_status rewrite_escape(
     if (c == 'S' && !in_class) return mx8i_append_bytes(out, "[^" WHITE "]", strlen("[^" WHITE "]"));
     if (c == 'S') return mx8i_append_bytes(out, word, 2); /* differs for U+180E alone */
     int letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-    if (c == 0 || (letter && !strchr("dDpPnrtfvx", c))) return refuse(file, word, at);
+    if (c == 0 || (letter && !strchr("dDpPnrtfx", c))) return refuse(file, word, at);
     const char *brace = at + 2 < size && pattern[at + 2] == '{' ? memchr(pattern + at, '}', size - at) : NULL;
     if (brace && strchr("pPx", c)) *taken = (size_t)(brace - pattern) + 1 - at;
     return mx8i_append_bytes(out, pattern + at, *taken);

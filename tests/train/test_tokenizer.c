@@ -233,7 +233,7 @@ static void test_refusals(void **state) {
 /* Patterns that engines read differently. */
 static void test_patterns(void **state) {
     (void)state;
-    static const char *const bad[] = {"\\w+", "a\\b", "[a[bc]]", "[a&&b]", "(", "\\1", "\\h"};
+    static const char *const bad[] = {"\\w+", "a\\b", "[a[bc]]", "[a&&b]", "(", "\\1", "\\h", "\\v", "a\\"};
     if (lacks_pcre2("gpt2.json")) skip();
     for (size_t i = 0; i < COUNT(bad); i++) {
         struct mx8_tokenizer_options options = {.pattern = bad[i]};
