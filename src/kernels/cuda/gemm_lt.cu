@@ -78,6 +78,7 @@ enum mx8_status cuda_gemm_lt(const struct mx8_exec *x, const struct mx8_gemm_job
     const cuda_backend *b = backend_of(x);
     if (j->a.dtype != j->b.dtype || (j->a.dtype != MX8_BF16 && j->a.dtype != MX8_F32)) return MX8_UNSUPPORTED;
     if (j->a.dtype == MX8_F32 && j->c_dtype != MX8_F32) return MX8_UNSUPPORTED;
+    if (j->accumulate && j->c_dtype == MX8_BF16) return MX8_UNSUPPORTED; // it rounds the product before it adds
     if ((j->a.ks != 1 && j->a.ls != 1) || (j->b.ks != 1 && j->b.ls != 1) || j->c_ls < j->N) return MX8_UNSUPPORTED;
     if (j->bias && j->bias_dtype != j->c_dtype && j->bias_dtype != MX8_F32) return MX8_UNSUPPORTED;
     // Views that are no matrices for cuBLASLt (overlapping or broadcast rows).
