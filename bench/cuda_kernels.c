@@ -327,7 +327,8 @@ static void bench_weight_gradient(int64_t M, int64_t N, int64_t K, int32_t G, in
             .c_dtype = outputs[i].dtype,
             .c_ls = K,
             .c_gs = N * K,
-            .accumulate = outputs[i].accumulate};
+            .accumulate = outputs[i].accumulate,
+            .padding = 128};
         j.a.gs = j.a.sgs = j.b.gs = j.b.sgs = 0;
         time_product(&j, outputs[i].name, M, N, K, G, skewed);
     }

@@ -88,6 +88,7 @@ class Options(Structure):
         ("scale_rule", c_int32),
         ("scale_group", c_int32),
         ("tile_rows", c_int32),
+        ("col_tile_rows", c_int32),
         ("weight_scale_group", c_int32),
         ("weight_tile_rows", c_int32),
         ("format", c_int32),

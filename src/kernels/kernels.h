@@ -53,6 +53,7 @@ struct mx8_gemm_job {
     struct mx8_matrix a, b;
     void *c; int32_t c_dtype; int64_t c_ls, c_gs; int32_t accumulate; /* accumulate: c is F32 or BF16, read and added */
     const void *bias; int32_t bias_dtype;
+    int32_t padding; /* K_GROUPS of F8 operands: what every range's length is a multiple of; 0: 32 */
     int32_t exact;  /* use dequantized operands in high precision even where a faster path exists */
 };
 

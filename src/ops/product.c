@@ -259,7 +259,10 @@ static enum mx8_status multiply_dw(struct mx8_context *ctx, const struct mx8_pro
         j.K = plan->x_cols.depth;
         j.a = mx8i_use_plane(&plan->dy_cols);
         j.b = mx8i_use_plane(&plan->x_cols);
-        if (p->groups > 0) j.offsets = plan->ends;
+        if (p->groups > 0) {
+            j.offsets = plan->ends;
+            j.padding = mx8i_get_style(p->options, 0).padding;
+        }
     } else {
         j.a = mx8i_use_tensor(p->dy, 1, 0);
         j.b = mx8i_use_tensor(p->x, 1, 0);

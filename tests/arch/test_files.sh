@@ -14,7 +14,7 @@ complain() {
 if [ -e .git ] && command -v git >/dev/null; then
     git -c safe.directory="*" ls-files -- . ':!tests/data' >"$scratch/files"
 else
-    find . -type f -not -path './build*' -not -path './tests/data/*' -not -path './demo-out/*' >"$scratch/files"
+    find . -type f -not -path './.git/*' -not -path './build*' -not -path './tests/data/*' -not -path './demo-out/*' >"$scratch/files"
 fi
 
 outside='\.\./sh''ared|/wo''rk/' # in two parts, so that this file does not find itself

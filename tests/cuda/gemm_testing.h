@@ -253,6 +253,7 @@ static inline void build_output(struct product *c, uint32_t seed) {
         .c_gs = p->M * c->pitch,
         .accumulate = p->accumulate,
         .bias_dtype = bias_dtype,
+        .padding = p->padding,
         .exact = p->exact};
     c->job.c = copy_to_device(c->c_start, c->c_bytes);
     if (p->G > 0) c->job.offsets = copy_to_device(c->ends, (size_t)p->G * sizeof(int32_t));

@@ -68,6 +68,8 @@ ALIGNMENT = Option("alignment", "int", 32)
 PRODUCT = (
     Option("precision", "str", "mxfp8", {"high": 0, "mxfp8": 1}),
     *STYLE,
+    Option("col_tile_rows", "int", 0),
+    ALIGNMENT,
     Option("weight_scale_group", "int", 32),
     Option("weight_tile_rows", "int", 1),
     Option("exact", "bool", False),

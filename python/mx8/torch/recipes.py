@@ -38,6 +38,9 @@ class Recipe:
             "scale_group": self.scale_group or group,
             "weight_scale_group": self.weight_scale_group or group,
             "weight_tile_rows": self.weight_tile_rows or tile,
+            # What the tensor cores' weight gradient takes: tiles of the activations, groups padded to whole K-blocks.
+            "col_tile_rows": tile if tile > 1 and (self.scale_group or group) == FAST_GROUP else 0,
+            "alignment": 128 if group == FAST_GROUP else 32,
             "exact": self.exact,
             "wgrad_hp": self.wgrad_hp,
         }

@@ -114,6 +114,8 @@ enum mx8_status cuda_gemm_sm90(const struct mx8_exec *x, const struct mx8_gemm_j
     if (!takes_mx(&j->a, j->M) || !takes_mx(&j->b, j->N)) return MX8_UNSUPPORTED;
     // A dense weight gradient is a K-grouped product of one group: the same instance serves both.
     const bool k_kind = j->mode == MX8_GEMM_K_GROUPS || (j->mode == MX8_GEMM_DENSE && j->c_dtype == MX8_F32);
+    // A K-block that reaches into the next group would multiply its codes: groups must be padded to whole K-blocks.
+    if (j->mode == MX8_GEMM_K_GROUPS && (j->padding == 0 || j->padding % Config<K_GROUPS, S32, F32>::KB != 0)) return MX8_UNSUPPORTED;
     if (k_kind) return j->b.tile >= 32 ? choose_output<K_GROUPS, S32>(x, j) : choose_output<K_GROUPS, S1>(x, j);
     return j->b.tile >= 32 ? choose_output<M_GROUPS, S32>(x, j) : choose_output<M_GROUPS, S1>(x, j);
 }
