@@ -284,6 +284,30 @@ static void test_given_codes_give_the_same_bits(void **state) {
     assert_message("without ends");
 }
 
+/* What a tensor core wants of the weight gradient's operands: groups padded further, x tiled and dy not. Neither changes
+ * the other results, and padding changes dw by summation order at most. */
+static void test_tensor_core_geometry(void **state) {
+    (void)state;
+    struct layer l = make_layer(&group_cases[2], 64, 96, mxfp8);
+    widen(&l.x); /* a power-of-two scale shows only where values fall below the element's normal numbers */
+    struct result plain = run_layer(&l);
+    l.options.alignment = 128;
+    struct result padded = run_layer(&l);
+    assert_equal(&plain.y, &padded.y);
+    assert_equal(&plain.dx, &padded.dx);
+    assert_sqnr(&plain.dw, &padded.dw, 110);
+    l.options.col_tile_rows = 32;
+    struct result tiled = run_layer(&l);
+    assert_equal(&plain.y, &tiled.y);
+    assert_equal(&plain.dx, &tiled.dx);
+    assert_sqnr(&plain.dw, &tiled.dw, 20);
+    assert_true(memcmp(plain.dw.data, tiled.dw.data, (size_t)mx8_count_elements(&plain.dw) * sizeof(float)) != 0);
+    l.options.alignment = 48;
+    struct mx8_op_call b = {.in = {[DY] = l.dy, [BX] = l.x, [BW] = l.w, [OFFSETS] = l.offsets}, .options = l.options};
+    assert_status(try_call("grouped_linear", 1, &b, 0), MX8_INVALID_ARGUMENT);
+    assert_message("alignment is 48");
+}
+
 static void test_any_strides(void **state) {
     (void)state;
     for (int precision = 0; precision < 2; precision++) {
@@ -329,6 +353,7 @@ int main(void) {
         cmocka_shelf_test(test_tail_is_not_quantized),
         cmocka_shelf_test(test_accumulate),
         cmocka_shelf_test(test_given_codes_give_the_same_bits),
+        cmocka_shelf_test(test_tensor_core_geometry),
         cmocka_shelf_test(test_any_strides),
         cmocka_shelf_test(test_thread_count_changes_no_bit),
     };

@@ -39,7 +39,7 @@ enum mx8_status cuda_gemm(const struct mx8_exec *x, const struct mx8_gemm_job *j
     if (s == MX8_UNSUPPORTED) s = cuda_gemm_sm90(x, j);
     if (s == MX8_UNSUPPORTED) s = cuda_gemm_mma(x, j);
     if (s == MX8_UNSUPPORTED) s = cuda_gemm_simt(x, j);
-    if (s != MX8_OK || j->mode != MX8_GEMM_M_GROUPS) return s;
+    if (s != MX8_OK || j->mode != MX8_GEMM_M_GROUPS || j->accumulate) return s;
     const int64_t es = j->c_dtype == MX8_BF16 ? 2 : 4;
     zero_tail<<<blocks_for(j->M, 1, 264), 256, 0, stream_of(x)>>>((char *)j->c, j->c_ls * es, j->N * es, j->M, j->offsets, j->G);
     CUDA_LAUNCHED("gemm");
