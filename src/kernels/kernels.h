@@ -41,7 +41,7 @@ struct mx8_matrix {
 
 enum mx8_gemm_mode {
     MX8_GEMM_DENSE,    /* C (M,N) = A (M,K) B(N,K)^T */
-    MX8_GEMM_M_GROUPS, /* rows of A and C in groups: C[r] = A[r] B_g^T; rows past the last end become zero (accumulate: stay) */
+    MX8_GEMM_M_GROUPS, /* rows of A and C in groups: C[r] = A[r] B_g^T; rows past the last end: zero (accumulate: kept) */
     MX8_GEMM_K_GROUPS  /* C_g (M,N) = A[:, range g] B[:, range g]^T; an empty group gives zero (or leaves C: accumulate) */
 };
 

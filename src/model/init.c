@@ -34,7 +34,8 @@ static enum mx8_status init_param(struct mx8_model *m, const struct mx8_param *p
     for (int64_t from = 0; from < p->count; from += CHUNK) {
         int64_t n = p->count - from < CHUNK ? p->count - from : CHUNK;
 #pragma omp parallel for num_threads(x->threads) schedule(static)
-        for (int64_t i = 0; i < n; i += PIECE) fill_values(p, seed, from + i, n - i < PIECE ? n - i : PIECE, values + i);
+        for (int64_t i = 0; i < n; i += PIECE)
+            fill_values(p, seed, from + i, n - i < PIECE ? n - i : PIECE, values + i);
         MX8_TRY(x->k->upload(x, m->masters + p->at + from, values, (size_t)n * sizeof *values));
     }
     return MX8_OK;

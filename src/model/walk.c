@@ -112,9 +112,8 @@ static enum mx8_status take_columns(
     return m->ctx->exec.k->fill(&m->ctx->exec, whole->data, 0, (size_t)(out->shape[0] * padded));
 }
 
-enum mx8_status mx8i_quantize_forms(
-    struct mx8_model *m, struct mx8_forms *f, struct mx8_need need, struct mx8_tensor offsets, struct mx8_stack *cols,
-    int32_t is_gradient) {
+enum mx8_status mx8i_quantize_forms(struct mx8_model *m, struct mx8_forms *f, struct mx8_need need,
+    struct mx8_tensor offsets, struct mx8_stack *cols, int32_t is_gradient) {
     if (!need.row && !need.col) return MX8_OK;
     const struct mx8_recipe *r = &m->recipe;
     struct mx8_op_call c = {.in = {f->hp, need.col ? offsets : MX8_ABSENT},

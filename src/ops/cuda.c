@@ -10,8 +10,9 @@
 #include "ops/device.h"
 
 static const char library_name[] = "libmx8_cuda.so";
-static const struct mx8_kernels *opened_table; /* the table of the last device opened: all of a build's bound the same */
-static void (*close_backend)(void *backend);   /* the library's, the same for every device */
+static const struct mx8_kernels
+    *opened_table;                           /* the table of the last device opened: all of a build's bound the same */
+static void (*close_backend)(void *backend); /* the library's, the same for every device */
 
 const struct mx8_kernels *mx8i_get_cuda_table(void) {
     return opened_table;
@@ -64,10 +65,12 @@ enum mx8_status mx8i_open_cuda(const struct mx8_context_options *options, struct
     struct mx8_cuda_info info;
     void *library = open_library(why, sizeof why); /* stays open: kernels may be running when a context goes */
     if (!library)
-        return MX8_FAIL(MX8_UNSUPPORTED, "mx8_create_context: device is 1 (CUDA), but the CUDA backend does not load: %s", why);
+        return MX8_FAIL(
+            MX8_UNSUPPORTED, "mx8_create_context: device is 1 (CUDA), but the CUDA backend does not load: %s", why);
     mx8_open_cuda_function open;
     *(void **)&open = dlsym(library, "mx8_open_cuda");
-    if (!open) return MX8_FAIL(MX8_LIBRARY_ERROR, "mx8_create_context: %s has no mx8_open_cuda: %s", library_name, dlerror());
+    if (!open)
+        return MX8_FAIL(MX8_LIBRARY_ERROR, "mx8_create_context: %s has no mx8_open_cuda: %s", library_name, dlerror());
     memset(&info, 0, sizeof info);
     struct mx8_exec *x = &ctx->exec;
     MX8_TRY(open(&host, options->ordinal, &x->k, &x->backend, &info, &close_backend));

@@ -116,7 +116,8 @@ static enum mx8_status infer_backward(struct mx8_op_call *call) {
     MX8_TRY(mx8i_check_styles(op_name, &call->options));
     int64_t padding = mx8i_get_style(&call->options, 0).padding;
     int64_t padded = mx8i_padded_rows(mx8i_get_dim(&d, 'M'), (int32_t)mx8i_get_dim(&d, 'E'), padding);
-    MX8_TRY(mx8i_set_dim(&d, 'P', padded, padding == 32 ? "M + 32 E rounded up to 32" : "M + alignment E rounded up to it"));
+    MX8_TRY(mx8i_set_dim(
+        &d, 'P', padded, padding == 32 ? "M + 32 E rounded up to 32" : "M + alignment E rounded up to it"));
     MX8_TRY(mx8i_bind_inputs(&d, op_name, call, &backward_pass, 4, backward_pass.n_in));
     MX8_TRY(read_backward(call, &p));
     MX8_TRY(check_rows(&p));
@@ -158,7 +159,8 @@ const struct mx8_op_row mx8i_grouped_linear_row = {
                 "backward "
                 "pass along M are those of quantize_cols or quantize_both for the same offsets: dyq_t (N,Mp) and xq_t "
                 "(K,Mp) "
-                "with Mp = M + A E rounded up to A = options.alignment (32), and their padded ends (E), needed when both are given. wq_t "
+                "with Mp = M + A E rounded up to A = options.alignment (32), and their padded ends (E), needed when "
+                "both are given. wq_t "
                 "(E,N,K) "
                 "and ws_t (E,N/32,K) are those of quantize_3d. No group size is ever read on the host.",
             .infer = infer,

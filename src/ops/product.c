@@ -3,8 +3,9 @@
  *     dx (M,K) = dy (M,N) w (N,K)       blocks along N
  *     dw (N,K) = dy (M,N)^T x (M,K)     blocks along M
  * With groups, w and dw have one matrix per group and the rows of x, y, dx and dy are cut at the offsets; the blocks
- * along M then start anew in every group, which the column quantizer pads to options.alignment rows (dyq_t, xq_t and the padded ends).
- * A plan lists what has to be quantized; laid over a NULL workspace it says how much memory that takes. */
+ * along M then start anew in every group, which the column quantizer pads to options.alignment rows (dyq_t, xq_t and
+ * the padded ends). A plan lists what has to be quantized; laid over a NULL workspace it says how much memory that
+ * takes. */
 #include "ops/product.h"
 
 #include "base/error.h"

@@ -233,7 +233,8 @@ const struct mx8_op_row mx8i_quantize_cols_row = {
                 "offsets (G), "
                 "the cumulative ends of row groups, blocks start anew in every group: codes are (K,Mp) and scales "
                 "(K,Mp/32) "
-                "with A = options.alignment (32) and Mp = M + A G rounded up to A, each group padded to A rows with zero bytes, and ends (G) "
+                "with A = options.alignment (32) and Mp = M + A G rounded up to A, each group padded to A rows with "
+                "zero bytes, and ends (G) "
                 "receives "
                 "the padded cumulative ends. Rows at and past offsets[G-1] are not read. Options as for quantize_rows, "
                 "scale_group along M and tile_rows across columns.",

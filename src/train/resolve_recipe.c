@@ -116,7 +116,8 @@ static int32_t get_number(const struct mx8_options *o, const char *key, int32_t 
 static void resolve_geometry(const struct mx8_options *o, struct mx8_recipe *recipe, int32_t cuda) {
     recipe->tile_rows = get_number(o, "mx.tile_rows", 1);
     recipe->scale_group = get_number(o, "mx.scale_group", cuda ? 256 : 32);
-    recipe->col_tile_rows = get_number(o, "mx.col_tile_rows", cuda && recipe->scale_group == 256 ? 32 : recipe->tile_rows);
+    recipe->col_tile_rows =
+        get_number(o, "mx.col_tile_rows", cuda && recipe->scale_group == 256 ? 32 : recipe->tile_rows);
     recipe->weight_scale_group = get_number(o, "mx.weight_scale_group", cuda ? 256 : 32);
     recipe->weight_tile_rows = get_number(o, "mx.weight_tile_rows", cuda && recipe->weight_scale_group == 256 ? 32 : 1);
     recipe->alignment = cuda ? 128 : 32; /* a K-block of the tensor cores' pipeline */

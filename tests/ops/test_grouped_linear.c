@@ -284,8 +284,8 @@ static void test_given_codes_give_the_same_bits(void **state) {
     assert_message("without ends");
 }
 
-/* What a tensor core wants of the weight gradient's operands: groups padded further, x tiled and dy not. Neither changes
- * the other results, and padding changes dw by summation order at most. */
+/* What a tensor core wants of the weight gradient's operands: groups padded further, x tiled and dy not. Neither
+ * changes the other results, and padding changes dw by summation order at most. */
 static void test_tensor_core_geometry(void **state) {
     (void)state;
     struct layer l = make_layer(&group_cases[2], 64, 96, mxfp8);
