@@ -23,7 +23,7 @@ struct mx8_cuda_info {
 #ifdef __cplusplus
 extern "C" {
 #endif
-// kernels: the table; backend: what goes to mx8_exec.backend, released by mx8_close through the table's own owner.
+// kernels: the table; backend: what goes to mx8_exec.backend; close: what releases it.
 typedef enum mx8_status (*mx8_open_cuda_function)(const struct mx8_cuda_host *host, int32_t ordinal,
                                                   const struct mx8_kernels **kernels, void **backend,
                                                   struct mx8_cuda_info *info, void (**close)(void *backend));

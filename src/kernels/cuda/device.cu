@@ -5,7 +5,7 @@
 
 const struct mx8_cuda_host *mx8i_cuda_host;
 
-// Scratch of a context on the device: partial results of reductions (reduce.cuh) and cuBLASLt's workspace.
+// Scratch of a context on the device: partial results of reductions. cuBLASLt has a workspace of its own.
 static const size_t SCRATCH_BYTES = (size_t)64 << 20;
 static size_t scratch_size(int32_t threads) { (void)threads; return SCRATCH_BYTES; }
 

@@ -19,13 +19,10 @@
 // Groups: M groups begin at any row; a tile that ends inside 256 rows stores with predicates instead of TMA. MXFP8 K groups
 // begin at multiples of the K-block (the quantizer pads them with zero codes); bf16 ones begin anywhere. Offsets are read on the device.
 //
-// Scale bytes are the bottleneck: they come one promotion step after they were asked for, and under load that is not always
-// soon enough (H200, 2026-12-01: forward 1040, wgrad 914-980 TFLOP/s; with three warps fetching in turn 1065 and 1040-1230,
-// but a warp that skips the others' stages meets a barrier two phases on, and hangs on ragged groups).
-//
-// Prototype figures (H200, 65,536 tokens, 8 experts, 5120 x 8192, median): forward 1227, dgrad 1214-1260, wgrad 1182 TFLOP/s,
-// 88-95 % of the tensor cores' peak at the clock that the 700 W cap leaves. Lost: ordered warpgroups (-1 to -8 %), cluster of
-// 4, one scale per B row with promotion every 128 (half the speed), 24/240 registers (spills).
+// Sustained on one H200 (700 W), 65,536 x 8192 x 5120, 8 experts, 2026-12-01, bench/cuda_kernels.c --sustain 0.7 --quick: forward
+// 1028, dgrad 1025, wgrad 948 TFLOP/s. The scale bytes are the bottleneck: they come one promotion step after they were asked
+// for, and under load that is not always soon enough. docs/kernels-howto.md has the tries. Lost in a prototype: warpgroups in
+// turn, a cluster of 4, promotion every 128 with one scale per B row (half the speed), 24/240 registers (spills).
 #pragma once
 #include <cuda_bf16.h>
 #include "ptx.cuh"

@@ -7,7 +7,7 @@ namespace {
 struct Layout {
     uint8_t *plain, *blocked; int64_t E, R, C, ps[3]; int by_rows, grouped, n_groups, to_blocked; const int *offsets; int64_t *starts;
 };
-__device__ __forceinline__ int64_t up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+__host__ __device__ __forceinline__ int64_t up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 __device__ __forceinline__ int64_t locate(int64_t r, int64_t c, int64_t cols) {
     return (r / 128 * (up(cols, 4) / 4) + c / 4) * 512 + r % 32 * 16 + r % 128 / 32 * 4 + c % 4;
 }
@@ -49,14 +49,12 @@ __global__ void move_scales(const __grid_constant__ Layout p) {
     }
 }
 
-int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
-
 enum mx8_status move(const struct mx8_exec *x, const struct mx8_layout_job *j, int to_blocked) {
     Layout p = {j->plain, j->blocked, j->E, j->R, j->C, {j->plain_stride[0], j->plain_stride[1], j->plain_stride[2]},
                 j->layout == MX8_LAYOUT_M_GROUPS, j->layout == MX8_LAYOUT_M_GROUPS || j->layout == MX8_LAYOUT_K_GROUPS,
                 j->n_groups, to_blocked, j->offsets, j->starts};
     if (to_blocked) {
-        const int64_t rows = round_up(j->R, 128), cols = round_up(j->C, 4);
+        const int64_t rows = up(j->R, 128), cols = up(j->C, 4);
         const int64_t bytes = !p.grouped ? j->E * rows * cols : p.by_rows ? (j->R + 128 * (int64_t)j->n_groups) * cols : rows * (j->C + 4 * (int64_t)j->n_groups);
         if (bytes > 0) CUDA_TRY(cudaMemsetAsync(j->blocked, 0, (size_t)bytes, stream_of(x)), "block scales");
     }
