@@ -1,0 +1,77 @@
+/* Opening and closing a job: what happens before the first step and after the last. */
+#include "train/run.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/memory.h"
+#include "train/describe.h"
+#include "train/logline.h"
+
+static enum mx8_status check_memory(const struct mx8_run *r) {
+    int on_host = r->ctx->exec.ordinal < 0;
+    if (!on_host || r->capacity <= 0 || r->memory <= r->capacity) return MX8_OK;
+    return MX8_FAIL(MX8_OUT_OF_MEMORY,
+        "the job needs %.2f GiB, the machine has %.2f GiB left (--dry-run shows the plan); smaller: "
+        "training.local_batch_size (%lld; training.global_batch_size accumulates), training.seq_len (%lld), "
+        "activation_checkpoint.mode=full, or a smaller model.flavor",
+        (double)r->memory / (1 << 30), (double)r->capacity / (1 << 30), (long long)r->job->local_batch_size,
+        (long long)r->job->model.seq_len);
+}
+
+static enum mx8_status allocate_host(struct mx8_run *r) {
+    size_t tokens = (size_t)(r->job->local_batch_size * r->job->model.seq_len), steps = (size_t)r->job->steps;
+    int wants_docs = r->job->config.attn_mask == MX8_MASK_DOCUMENT;
+    r->tokens = mx8i_allocate(tokens * sizeof *r->tokens, "tokens");
+    r->targets = mx8i_allocate(tokens * sizeof *r->targets, "targets");
+    r->docs = wants_docs ? mx8i_allocate(tokens * sizeof *r->docs, "document ids") : NULL;
+    r->losses = mx8i_allocate(steps * sizeof *r->losses, "the losses of all steps");
+    r->speeds = mx8i_allocate(steps * sizeof *r->speeds, "the speeds of all steps");
+    int complete = r->tokens && r->targets && (r->docs || !wants_docs) && r->losses && r->speeds;
+    return complete ? MX8_OK : MX8_OUT_OF_MEMORY;
+}
+
+static enum mx8_status start_weights(struct mx8_run *r) {
+    const char *path = r->job->initial_load_path;
+    if (!path[0]) return mx8i_init_weights(r->model, r->job->seed);
+    char *file = mx8i_is_folder(path) ? mx8i_format_text("%s/model.safetensors", path) : mx8i_copy_text(path);
+    if (!file) return MX8_OUT_OF_MEMORY;
+    mx8i_log(&r->watch->log, "Loading weights from %s", file);
+    enum mx8_status status = mx8i_load_weights(r->model, file, &r->watch->log);
+    mx8i_release(file);
+    return status == MX8_OK ? mx8i_refresh_weights(r->model, 0) : status;
+}
+
+enum mx8_status mx8i_open_run(struct mx8_run *r) {
+    const struct mx8_job *job = r->job;
+    MX8_TRY(mx8i_plan_model(&job->config, &job->recipe, &job->model, &r->model));
+    r->memory = mx8i_count_job_bytes(job, mx8i_get_memory_plan(r->model, r->ctx));
+    r->capacity = mx8i_get_available_memory();
+    MX8_TRY(check_memory(r));
+    MX8_TRY(mx8i_open_data(job->dataset, job->dataset_path, job->dataset_bytes, job->model.seq_len,
+        job->config.vocab_size, job->seed, &r->data));
+    MX8_TRY(allocate_host(r));
+    MX8_TRY(mx8i_allocate_model(r->model, r->ctx));
+    MX8_TRY(mx8i_open_optimizer(r->ctx, &r->optimizer));
+    mx8i_log_start(&r->watch->log, job, r->ctx, r->data, r->memory, r->capacity);
+    if (job->print_after_conversion || job->recipe.convert_linear || job->recipe.convert_experts)
+        mx8i_describe_conversion(r->model, job->print_after_conversion, &r->watch->log);
+    MX8_TRY(start_weights(r));
+    r->flat = (struct mx8_flat){.master = mx8i_get_masters(r->model),
+        .grad = mx8i_get_gradients(r->model),
+        .m = mx8i_get_moment(r->model, 0),
+        .v = mx8i_get_moment(r->model, 1),
+        .copy = mx8i_get_copies(r->model),
+        .n = (int64_t)mx8i_get_params(r->model)->elements};
+    return mx8i_open_metrics(job, r->ctx, r->model, &r->metrics); /* last: a job that cannot start leaves no files */
+}
+
+void mx8i_close_run(struct mx8_run *r) {
+    mx8i_close_metrics(&r->metrics);
+    mx8i_close_optimizer(&r->optimizer);
+    mx8i_free_model(r->model);
+    mx8i_close_data(r->data);
+    mx8i_release(r->tokens);
+    mx8i_release(r->targets);
+    mx8i_release(r->docs);
+    mx8i_release(r->losses);
+    mx8i_release(r->speeds);
+}

@@ -1,0 +1,34 @@
+/* What a finished run comes down to. */
+#include <math.h>
+#include <stdlib.h>
+#include "train/run.h"
+
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The first step carries what happens once (page faults, cold caches): it counts only when it is alone. */
+static double get_median_speed(struct mx8_run *r, int64_t steps) {
+    int64_t from = steps > 1, n = steps - from;
+    if (n < 1) return 0;
+    double *speeds = r->speeds + from;
+    qsort(speeds, (size_t)n, sizeof *speeds, compare_doubles);
+    return n % 2 ? speeds[n / 2] : (speeds[n / 2 - 1] + speeds[n / 2]) / 2;
+}
+
+/* The mean over the last 5 % of the steps that were not skipped, at least one. */
+static double get_final_loss(const struct mx8_run *r) {
+    int64_t n = r->n_losses / 20 > 1 ? r->n_losses / 20 : 1;
+    if (r->n_losses == 0) return (double)NAN;
+    double sum = 0;
+    for (int64_t i = r->n_losses - n; i < r->n_losses; i++) sum += r->losses[i];
+    return sum / (double)n;
+}
+
+void mx8i_summarize_run(struct mx8_run *r, struct mx8_summary *out) {
+    out->final_loss = get_final_loss(r);
+    out->median_tps = get_median_speed(r, out->steps);
+    out->peak_memory = r->memory;
+    out->seconds = r->started > 0 ? mx8i_get_seconds() - r->started : 0;
+}
