@@ -41,8 +41,6 @@ typedef CUresult (*encode_map_function)(CUtensorMap *, CUtensorMapDataType, cuui
 struct cuda_backend {
     int ordinal, capability, sm_count;
     cublasLtHandle_t lt;
-    void *lt_workspace;
-    size_t lt_workspace_bytes;
     encode_map_function encode_map; // cuTensorMapEncodeTiled, found through cudart: no link to libcuda
 };
 

@@ -5,8 +5,8 @@
 
 const struct mx8_cuda_host *mx8i_cuda_host;
 
-// Scratch of a context on the device: partial results of reductions. cuBLASLt has a workspace of its own.
-static const size_t SCRATCH_BYTES = (size_t)64 << 20;
+// Scratch of a context on the device: partial results of reductions, the GEMM's fp32 scales, cuBLASLt's workspace.
+static const size_t SCRATCH_BYTES = (size_t)96 << 20;
 static size_t scratch_size(int32_t threads) { (void)threads; return SCRATCH_BYTES; }
 
 static enum mx8_status allocate(const struct mx8_exec *x, size_t bytes, void **out) {
@@ -79,7 +79,6 @@ static void close_backend(void *p) {
     cuda_backend *b = (cuda_backend *)p;
     if (!b) return;
     if (b->lt) cublasLtDestroy(b->lt);
-    cudaFree(b->lt_workspace);
     delete b;
 }
 
@@ -111,12 +110,11 @@ mx8_open_cuda(const struct mx8_cuda_host *host, int32_t ordinal, const struct mx
     b->ordinal = ordinal;
     b->capability = prop.major * 10 + prop.minor;
     b->sm_count = prop.multiProcessorCount;
-    b->lt_workspace_bytes = (size_t)64 << 20;
     cudaDriverEntryPointQueryResult found;
     if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", (void **)&b->encode_map, 12000, cudaEnableDefault, &found) != cudaSuccess)
         b->encode_map = NULL; // an old driver: the sm_90 path is not taken
     cudaGetLastError();
-    if (cublasLtCreate(&b->lt) != CUBLAS_STATUS_SUCCESS || cudaMalloc(&b->lt_workspace, b->lt_workspace_bytes) != cudaSuccess) {
+    if (cublasLtCreate(&b->lt) != CUBLAS_STATUS_SUCCESS) {
         close_backend(b);
         return CUDA_FAIL(MX8_LIBRARY_ERROR, "mx8_create_context: cuBLASLt does not start on %s", prop.name);
     }

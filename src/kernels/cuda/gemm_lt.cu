@@ -56,10 +56,9 @@ bool describe(Descriptors *d, const struct mx8_gemm_job *j) {
     return ok && cublasLtMatrixLayoutCreate(&d->c, type_of(j->c_dtype), j->N, j->M, j->c_ls) == CUBLAS_STATUS_SUCCESS;
 }
 
-bool choose(const cuda_backend *b, const Descriptors &d, Plan *p) {
+bool choose(const cuda_backend *b, size_t bytes, const Descriptors &d, Plan *p) {
     cublasLtMatmulPreference_t pref;
     if (cublasLtMatmulPreferenceCreate(&pref) != CUBLAS_STATUS_SUCCESS) return false;
-    size_t bytes = b->lt_workspace_bytes;
     cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes);
     // No split-K by atomics: the same inputs give the same bits.
     const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
@@ -90,13 +89,13 @@ enum mx8_status cuda_gemm_lt(const struct mx8_exec *x, const struct mx8_gemm_job
                    (((uintptr_t)j->a.data | (uintptr_t)j->b.data | (uintptr_t)j->c) % 16 ? 1 : 0) << 12};
     Plan *p = find_plan(key);
     if (!p->used) {
-        if (!choose(b, d, p)) return MX8_UNSUPPORTED;
+        if (!choose(b, x->scratch_bytes, d, p)) return MX8_UNSUPPORTED;
         p->key = key;
         p->used = true;
     }
     const float alpha = 1.f, beta = j->accumulate ? 1.f : 0.f;
     const cublasStatus_t s = cublasLtMatmul(b->lt, d.op, &alpha, j->b.data, d.a, j->a.data, d.b, &beta, j->c, d.c, j->c, d.c, &p->algo,
-                                            b->lt_workspace, b->lt_workspace_bytes, stream_of(x));
+                                            x->scratch, x->scratch_bytes, stream_of(x));
     if (s == CUBLAS_STATUS_NOT_SUPPORTED || s == CUBLAS_STATUS_INVALID_VALUE) return MX8_UNSUPPORTED;
     if (s != CUBLAS_STATUS_SUCCESS)
         return CUDA_FAIL(MX8_LIBRARY_ERROR, "gemm: cuBLASLt gave status %d for %lld x %lld x %lld", (int)s, (long long)j->M, (long long)j->N, (long long)j->K);

@@ -14,6 +14,40 @@ bool encode(const cuda_backend *b, CUtensorMap *map, CUtensorMapDataType type, v
                          CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
+struct Maps { CUtensorMap a, b; };
+
+// Fills the context's scratch with the operands' scales as fp32 and describes them. UNSUPPORTED when it is too small: a product
+// of more than SCRATCH_BYTES / 4 * KQ elements an operand.
+template <class C> enum mx8_status prepare(const struct mx8_exec *x, const struct mx8_gemm_job *j, int G, Maps *maps, sm90::Args *p) {
+    using namespace sm90;
+    const bool grouped_m = C::KIND == M_GROUPS;
+    const int64_t steps = (j->K + C::KQ - 1) / C::KQ;
+    ScaleSide a = {}, b = {};
+    a.bytes = j->a.scales; a.ls = j->a.sls; a.ks = j->a.sks * (C::KQ / 32);
+    a.lines = j->M; a.tile = 1; a.groups = 1; a.pitch = first_scale(j->M, grouped_m ? G : 1) + 4;
+    a.ends = grouped_m && G > 1 ? j->offsets : NULL; a.n_ends = G;
+    b.bytes = j->b.scales; b.ls = j->b.sls; b.ks = j->b.sks * (C::KQ / 32); b.gs = j->b.sgs;
+    b.lines = (j->N + C::NB - 1) / C::NB; b.tile = C::NB; b.groups = grouped_m ? G : 1;
+    p->sb_lines = (int)((b.lines + 3) / 4 * 4); // a box begins at a multiple of 16 bytes
+    b.group_pitch = p->sb_lines;
+    b.pitch = (int64_t)p->sb_lines * b.groups;
+    const int64_t count_a = (a.pitch * steps + 31) / 32 * 32;
+    if ((uint64_t)(count_a + b.pitch * steps) * 4 > x->scratch_bytes) return MX8_UNSUPPORTED;
+    a.out = (float *)x->scratch;
+    b.out = a.out + count_a;
+    a.steps = b.steps = (int)steps;
+    const cudaError_t e = launch_scales(stream_of(x), a, b);
+    if (e != cudaSuccess) return CUDA_FAIL(MX8_CUDA_ERROR, "cuda gemm scales: %s", cudaGetErrorString(e));
+    const uint64_t da[2] = {(uint64_t)a.pitch, (uint64_t)steps}, pa[1] = {(uint64_t)a.pitch * 4};
+    const uint64_t db[2] = {(uint64_t)b.pitch, (uint64_t)steps}, pb[1] = {(uint64_t)b.pitch * 4};
+    const uint32_t ba[2] = {BM, 1}, bb[2] = {(uint32_t)C::B_SCALES, 1};
+    const cuda_backend *back = backend_of(x);
+    return encode(back, &maps->a, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, a.out, 2, da, pa, ba, CU_TENSOR_MAP_SWIZZLE_NONE) &&
+                   encode(back, &maps->b, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, b.out, 2, db, pb, bb, CU_TENSOR_MAP_SWIZZLE_NONE)
+               ? MX8_OK
+               : MX8_UNSUPPORTED;
+}
+
 template <class C> enum mx8_status launch(const struct mx8_exec *x, const struct mx8_gemm_job *j) {
     using namespace sm90;
     const cuda_backend *b = backend_of(x);
@@ -36,10 +70,13 @@ template <class C> enum mx8_status launch(const struct mx8_exec *x, const struct
         !encode(b, &td, out, j->c, 3, dd, pd, bd, CU_TENSOR_MAP_SWIZZLE_64B))
         return MX8_UNSUPPORTED;
     Args p = {};
+    Maps scales = {ta, tb}; // bf16 has none: any valid map will do
+    if (C::MX) {
+        const enum mx8_status prepared = prepare<C>(x, j, G, &scales, &p);
+        if (prepared != MX8_OK) return prepared;
+    }
     p.M = (int)j->M; p.N = (int)j->N; p.K = (int)j->K; p.G = G;
     p.ends = j->mode == MX8_GEMM_DENSE ? NULL : j->offsets;
-    p.sa = j->a.scales; p.sb = j->b.scales;
-    p.sa_ls = j->a.sls; p.sa_ks = j->a.sks; p.sb_ls = j->b.sls; p.sb_ks = j->b.sks; p.sb_gs = j->b.sgs;
     p.c = j->c; p.c_ls = j->c_ls; p.c_gs = j->c_gs;
     p.raster = 8;
     cudaLaunchConfig_t lc = {};
@@ -60,7 +97,7 @@ template <class C> enum mx8_status launch(const struct mx8_exec *x, const struct
         grid = clusters * CLUSTER;
     }
     lc.gridDim = dim3((unsigned)grid);
-    CUDA_TRY(cudaLaunchKernelEx(&lc, gemm<C>, ta, tb, td, p), "gemm");
+    CUDA_TRY(cudaLaunchKernelEx(&lc, gemm<C>, ta, tb, scales.a, scales.b, td, p), "gemm");
     return MX8_OK;
 }
 

@@ -7,14 +7,14 @@
 // products run inside the tensor core, then sum += acc * (sa * sb), one FMA per element, "promotes" them to full fp32.
 // A has one scale per row (tokens, gradients), B one per row (S1) or per 32 rows (S32: weights, X^T).
 //
-// CTA: 2 math warpgroups and a producer warpgroup whose warp 0 issues TMA and whose warp 1 turns e8m0 bytes into fp32
-// scales in a ring. Tile 256 x 128 in two waves of 2 x m64n128; K-block 128 bytes; 4 stages. Two CTAs of a cluster take
+// CTA: 2 math warpgroups and a producer warpgroup of which one thread issues TMA. Scales arrive the same way: a kernel ahead
+// of this one (gemm_scales.cuh) turns the e8m0 bytes into fp32 rows of lines, a thousandth of the time. Tile 256 x 128 in two waves of 2 x m64n128; K-block 128 bytes; 4 stages. Two CTAs of a cluster take
 // neighbouring N tiles of one M tile; each loads half of A and multicasts it. Persistent: tiles are walked in super-rows
 // so that A and B tiles are re-read from L2. A finished wave waits in its own registers and is stored while the next
 // tile's first wgmma batch runs.
 //
 //   stage s:  TMA -> A[256 x 128 B] B[128 x 128 B] --full[s]--> wgmma x 4 a wave --empty[s]--> TMA
-//             bytes -> scale ring[s + KS slots]   --full[s]--> promotion
+//             TMA -> scale ring[s + KS slots]     --full[s]--> promotion
 //
 // Groups: M groups begin at any row; a tile that ends inside 256 rows stores with predicates instead of TMA. MXFP8 K groups
 // begin at multiples of the K-block (the quantizer pads them with zero codes); bf16 ones begin anywhere. Offsets are read on the device.
@@ -25,10 +25,11 @@
 // turn, a cluster of 4, promotion every 128 with one scale per B row (half the speed), 24/240 registers (spills).
 #pragma once
 #include <cuda_bf16.h>
+#include "gemm_scales.cuh"
 #include "ptx.cuh"
 
 namespace sm90 {
-enum { MAX_GROUPS = 256, BM = 256, BN = 128, STAGES = 4, WAVES = 2, CLUSTER = 2 };
+enum { BM = 256, BN = 128, STAGES = 4, WAVES = 2, CLUSTER = 2 };
 enum Kind { M_GROUPS, K_GROUPS };
 enum Scales { S1, S32, NONE };  // rows of B that share a scale; NONE: bf16 operands
 enum Output { BF16, F32, F32_ADD };
@@ -36,8 +37,7 @@ enum Output { BF16, F32, F32_ADD };
 struct Args {
     int M, N, K, G;         // M rows of A; N rows of B in a group; K elements
     const int *ends;        // [G] cumulative, on the device; NULL: one group
-    const uint8_t *sa, *sb; // e8m0 bytes
-    int64_t sa_ls, sa_ks, sb_ls, sb_ks, sb_gs; // strides by line, by 32-block, by group
+    int sb_lines;           // fp32 scales of one group of B (see gemm_scales.cuh)
     void *c; int64_t c_ls, c_gs;
     int raster;             // M tiles per super-row
 };
@@ -52,9 +52,10 @@ template <Kind KIND_, Scales SC_, Output OUT_, bool TA_ = false, bool TB_ = fals
     static constexpr int KB = MX ? 128 : 64;    // elements of a K-block: 128 bytes
     static constexpr int KS = 2;                // K-blocks per promotion
     static constexpr int NB = SC == S32 ? 32 : 1, B_SCALES = BN / NB;
+    static constexpr int KQ = KIND == M_GROUPS ? KB * KS : KB; // k of one prepared scale; K groups begin at any K-block
     static constexpr int A_BYTES = BM * 128, B_BYTES = BN * 128;
     static constexpr int RING = STAGES + KS;    // slots; a slot may still be read after its stage is released
-    static constexpr int SLOT = (BM * 4 + (B_SCALES < 4 ? 4 : B_SCALES) * 4 + 127) / 128 * 128;
+    static constexpr int SLOT = (BM * 4 + B_SCALES * 4 + 127) / 128 * 128;
     static constexpr int PIECES = SC == S1 ? 2 : 3, PIECE = 64 * 64;   // staging of the output: 64 rows x 64 bytes
     static constexpr int O_B = STAGES * A_BYTES, O_D = O_B + STAGES * B_BYTES, O_RING = O_D + 2 * PIECES * PIECE,
                          O_BAR = O_RING + (MX ? RING * SLOT : 0), O_PRE = O_BAR + 16 * STAGES, O_PEND = O_PRE + 4 * (2 * MAX_GROUPS + 2),
@@ -66,6 +67,7 @@ template <Kind KIND_, Scales SC_, Output OUT_, bool TA_ = false, bool TB_ = fals
 template <class C> struct Walk {
     const Args &p; const int *tiles; int u, step, g, n_pairs, total; uint32_t rank;
     int m0, n0, k0, kend, nk, rows;  // current tile: row of A, column in the group, range of k, K-blocks, valid rows
+    int scale_row;                   // m0 among the prepared scales of A
     __device__ Walk(const Args &a, const int *pre) : p(a), tiles(pre), g(0) {
         rank = ptx::cta_rank();
         step = gridDim.x / CLUSTER;
@@ -98,39 +100,10 @@ template <class C> struct Walk {
         if (v < big) { rc = h + 1; const int i = v / (rc * n_pairs); mr = i * rc; rem = v - i * rc * n_pairs; }
         else { rc = h; v -= big; const int i = v / (rc * n_pairs); mr = extra * (h + 1) + i * rc; rem = v - i * rc * n_pairs; }
         m0 = mbase + (mr + rem % rc) * BM;
+        scale_row = m0 - mbase + first_scale(mbase, C::KIND == M_GROUPS ? g : 0);
         n0 = ((rem / rc) * CLUSTER + (int)rank) * BN;
         rows = min((int)BM, mend - m0);
         return true;
-    }
-};
-
-__device__ __forceinline__ float scale_of(uint32_t byte) { // 2^(byte-127); 255 is NaN, 0 the subnormal 2^-127
-    return __uint_as_float(byte == 255 ? 0x7FC00000u : byte == 0 ? 0x00400000u : byte << 23);
-}
-
-// Warp 1 of the producer warpgroup: the scales of one promotion step, a step ahead in registers.
-template <class C> struct ScaleLoader {
-    uint32_t a[BM / 32], b[(C::B_SCALES + 31) / 32];
-    __device__ __forceinline__ void fetch(const Args &p, const Walk<C> &t, int kb, int lane) {
-        const int64_t k32 = (t.k0 + kb * C::KB) / 32;
-#pragma unroll
-        for (int i = 0; i < BM / 32; i++) {
-            const int r = i * 32 + lane;
-            a[i] = r < t.rows ? __ldg(p.sa + (int64_t)(t.m0 + r) * p.sa_ls + k32 * p.sa_ks) : 0;
-        }
-#pragma unroll
-        for (int i = 0; i < (C::B_SCALES + 31) / 32; i++) {
-            const int r = (i * 32 + lane) * C::NB;
-            const bool in = i * 32 + lane < C::B_SCALES && t.n0 + r < p.N;
-            b[i] = in ? __ldg(p.sb + (int64_t)(C::KIND == M_GROUPS ? t.g : 0) * p.sb_gs + (int64_t)(t.n0 + r) * p.sb_ls + k32 * p.sb_ks) : 0;
-        }
-    }
-    __device__ __forceinline__ void store(uint32_t slot, int lane) const {
-#pragma unroll
-        for (int i = 0; i < BM / 32; i++) ptx::sts(slot + (i * 32 + lane) * 4, scale_of(a[i]));
-#pragma unroll
-        for (int i = 0; i < (C::B_SCALES + 31) / 32; i++)
-            if (i * 32 + lane < C::B_SCALES) ptx::sts(slot + BM * 4 + (i * 32 + lane) * 4, scale_of(b[i]));
     }
 };
 
@@ -309,39 +282,28 @@ __device__ __forceinline__ void load(const CUtensorMap *ta, const CUtensorMap *t
 }
 
 template <class C>
-__device__ __forceinline__ void produce(const CUtensorMap *ta, const CUtensorMap *tb, const Args &p, const int *pre, uint32_t sm) {
+__device__ __forceinline__ void produce(const CUtensorMap *ta, const CUtensorMap *tb, const CUtensorMap *tsa, const CUtensorMap *tsb,
+                                        const Args &p, const int *pre, uint32_t sm) {
     ptx::tma_prefetch(ta);
     ptx::tma_prefetch(tb);
-    int st = 0, ph = 1;
+    if (C::MX) { ptx::tma_prefetch(tsa); ptx::tma_prefetch(tsb); }
+    int st = 0, ph = 1, slot = 0;
     Walk<C> t(p, pre);
     while (t.next())
         for (int kb = 0; kb < t.nk; kb++) {
             ptx::mbar_wait(sm + C::O_BAR + 8 * (STAGES + st), ph);
-            const uint32_t full = sm + C::O_BAR + 8 * st;
-            ptx::mbar_expect(full, C::A_BYTES + C::B_BYTES);
+            const uint32_t full = sm + C::O_BAR + 8 * st, ring = sm + C::O_RING + slot * C::SLOT;
+            const bool scales = C::MX && kb % C::KS == 0;
+            ptx::mbar_expect(full, C::A_BYTES + C::B_BYTES + (scales ? (BM + C::B_SCALES) * 4 : 0));
             load<C>(ta, tb, p, t, full, sm + st * C::A_BYTES, sm + C::O_B + st * C::B_BYTES, t.k0 + kb * C::KB);
-            if (++st == STAGES) { st = 0; ph ^= 1; }
-        }
-}
-
-template <class C> __device__ __forceinline__ void produce_scales(const Args &p, const int *pre, uint32_t sm, int lane) {
-    int st = 0, ph = 1, slot = 0;
-    Walk<C> t(p, pre);
-    ScaleLoader<C> s;
-    while (t.next()) {
-        if (t.nk) s.fetch(p, t, 0, lane);
-        for (int kb = 0; kb < t.nk; kb++) {
-            ptx::mbar_wait(sm + C::O_BAR + 8 * (STAGES + st), ph);
-            if (kb % C::KS == 0) {
-                s.store(sm + C::O_RING + slot * C::SLOT, lane);
-                if (kb + C::KS < t.nk) s.fetch(p, t, kb + C::KS, lane);
+            if (scales) {
+                const int at = (t.k0 + kb * C::KB) / C::KQ;
+                ptx::tma_load(tsa, full, ring, t.scale_row, at);
+                ptx::tma_load(tsb, full, ring + BM * 4, (C::KIND == M_GROUPS ? t.g * p.sb_lines : 0) + t.n0 / C::NB, at);
             }
-            __syncwarp();
-            if (lane == 0) ptx::mbar_arrive(sm + C::O_BAR + 8 * st);
             if (++st == STAGES) { st = 0; ph ^= 1; }
             if (++slot == C::RING) slot = 0;
         }
-    }
 }
 
 template <class C> __device__ __forceinline__ void consume(const CUtensorMap *td, const Args &p, const int *pre, uint32_t sm, int *pending, int wid, int lane) {
@@ -391,6 +353,7 @@ template <class C> __device__ __forceinline__ void consume(const CUtensorMap *td
 
 template <class C>
 __global__ __launch_bounds__(384, 1) void gemm(const __grid_constant__ CUtensorMap ta, const __grid_constant__ CUtensorMap tb,
+                                               const __grid_constant__ CUtensorMap tsa, const __grid_constant__ CUtensorMap tsb,
                                                const __grid_constant__ CUtensorMap td, const __grid_constant__ Args p) {
     extern __shared__ __align__(1024) uint8_t base[];
     const uint32_t sm = ptx::smem(base);
@@ -398,7 +361,7 @@ __global__ __launch_bounds__(384, 1) void gemm(const __grid_constant__ CUtensorM
     int *pre = (int *)(base + C::O_PRE);
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; s++) {
-            ptx::mbar_init(sm + C::O_BAR + 8 * s, C::MX ? 2 : 1);           // full: TMA, and the scale warp
+            ptx::mbar_init(sm + C::O_BAR + 8 * s, 1);                       // full: the producer, then TMA's bytes
             ptx::mbar_init(sm + C::O_BAR + 8 * (STAGES + s), 8 * CLUSTER);  // empty: every math warp of the cluster
         }
         ptx::mbar_init_fence();
@@ -418,8 +381,7 @@ __global__ __launch_bounds__(384, 1) void gemm(const __grid_constant__ CUtensorM
     ptx::cluster_sync();
     if (wid >= 8) {
         ptx::registers_down<40>();
-        if (wid == 8 && lane == 0) produce<C>(&ta, &tb, p, pre, sm);
-        if (C::MX && wid == 9) produce_scales<C>(p, pre, sm, lane);
+        if (wid == 8 && lane == 0) produce<C>(&ta, &tb, &tsa, &tsb, p, pre, sm);
     } else {
         ptx::registers_up<232>();
         consume<C>(&td, p, pre, sm, (int *)(base + C::O_PEND), wid, lane);
