@@ -19,10 +19,10 @@
 // Groups: M groups begin at any row; a tile that ends inside 256 rows stores with predicates instead of TMA. MXFP8 K groups
 // begin at multiples of the K-block (the quantizer pads them with zero codes); bf16 ones begin anywhere. Offsets are read on the device.
 //
-// Sustained on one H200 (700 W), 65,536 x 8192 x 5120, 8 experts, 2026-12-01, bench/cuda_kernels.c --sustain 0.7 --quick: forward
-// 1028, dgrad 1025, wgrad 948 TFLOP/s. The scale bytes are the bottleneck: they come one promotion step after they were asked
-// for, and under load that is not always soon enough. docs/kernels-howto.md has the tries. Lost in a prototype: warpgroups in
-// turn, a cluster of 4, promotion every 128 with one scale per B row (half the speed), 24/240 registers (spills).
+// Sustained on one H200 (700 W), 65,536 x 8192 x 5120, 8 experts, 2026-12-01, bench/cuda_kernels.c --sustain 0.5 --quick: forward
+// 1260, dgrad 1268, wgrad 1220 TFLOP/s (fp32) and 1273 (bf16). The power cap is what is left. docs/kernels-howto.md has the tries.
+// Lost in a prototype: warpgroups in turn, a cluster of 4, promotion every 128 with one scale per B row (half the speed), 24/240
+// registers (spills).
 #pragma once
 #include <cuda_bf16.h>
 #include "gemm_scales.cuh"
