@@ -1,5 +1,7 @@
 # The build is CMake's; these are short names for what people do most.
-.PHONY: all demo test quick wheel clean
+PREFIX ?= /usr/local
+
+.PHONY: all demo test quick install wheel clean
 
 all:
 	@. scripts/setup.sh && build build
@@ -12,6 +14,10 @@ test:
 
 quick:
 	@./test.sh quick
+
+# make install PREFIX=$$HOME/.local, or DESTDIR=... for packages
+install: all
+	DESTDIR="$(DESTDIR)" cmake --install build --prefix "$(PREFIX)"
 
 wheel: all
 	python3 python/build_wheel.py build build/wheel

@@ -81,7 +81,9 @@ struct mx8_op_call {
  * are the output gradients, then what forward read or saved; its outputs are the input gradients. One that the schema
  * writes `Tensor?` is optional: absent, it is not computed. infer reads shapes, strides and dtypes of call->in and
  * call->options, never data; it fills call->out (data left NULL), n_out and workspace_size (bytes wanted), or returns
- * the error that the call itself would give. infer and infer_backward allocate nothing and need no context. */
+ * the error that the call itself would give. infer and infer_backward allocate nothing and need no context.
+ * A caller may fill a row of its own and give it to mx8_infer_op and mx8_run_op: outputs are then held to the shapes,
+ * dtypes and strides that its infer announces (examples/add_operator.c). */
 struct mx8_op {
     const char *name;
     const char *schema;

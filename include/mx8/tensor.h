@@ -40,9 +40,10 @@ struct mx8_tensor {
 MX8_API size_t mx8_get_dtype_size(int32_t dtype);
 /* "f32", "bf16", "f8_e4m3", ... ; "unknown" otherwise. Never NULL. */
 MX8_API const char *mx8_get_dtype_name(int32_t dtype);
-/* Number of elements; 1 for ndim 0. */
+/* Number of elements; 1 for ndim 0, INT64_MAX when it does not fit. */
 MX8_API int64_t mx8_count_elements(const struct mx8_tensor *t);
-/* Fills a row-major view. shape has ndim entries, ndim <= MX8_MAX_DIMS (more is cut). */
+/* Fills a row-major view. shape has ndim entries, ndim <= MX8_MAX_DIMS (more is cut). A stride that
+ * does not fit is INT64_MAX. */
 MX8_API struct mx8_tensor mx8_make_tensor(void *data, int32_t dtype, int32_t ndim, const int64_t *shape);
 
 #ifdef __cplusplus

@@ -28,9 +28,19 @@ const char *mx8_get_dtype_name(int32_t dtype) {
     return is_dtype(dtype) ? dtypes[dtype].name : "unknown";
 }
 
+/* Absurd sizes end at the largest number: shapes come from files and callers, and signed overflow is undefined. */
+static int64_t multiply(int64_t a, int64_t b) {
+    int64_t product;
+    if (!__builtin_mul_overflow(a, b, &product)) return product;
+    return (a < 0) == (b < 0) ? INT64_MAX : INT64_MIN;
+}
+
 int64_t mx8_count_elements(const struct mx8_tensor *t) {
     int64_t count = 1;
-    for (int32_t i = 0; i < t->ndim; i++) count *= t->shape[i];
+    int32_t ndim = t->ndim < MX8_MAX_DIMS ? t->ndim : MX8_MAX_DIMS;
+    for (int32_t i = 0; i < ndim; i++)
+        if (t->shape[i] == 0) return 0; /* whatever the others say */
+    for (int32_t i = 0; i < ndim; i++) count = multiply(count, t->shape[i]);
     return count;
 }
 
@@ -40,7 +50,7 @@ struct mx8_tensor mx8_make_tensor(void *data, int32_t dtype, int32_t ndim, const
     for (int32_t i = t.ndim - 1; i >= 0; i--) {
         t.shape[i] = shape[i];
         t.stride[i] = stride;
-        stride *= shape[i];
+        stride = multiply(stride, shape[i]);
     }
     return t;
 }

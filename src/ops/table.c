@@ -45,9 +45,28 @@ const struct mx8_op *mx8_find_op(const char *name) {
     return NULL;
 }
 
+/* A row of the caller's own has no ports: any input will do (its infer is the judge), and outputs are exactly what it
+ * announces. */
+#define ANY_IN(n)                                                                                                      \
+    { "input " #n, NULL, MX8I_ANY_DTYPE | MX8I_OPTIONAL }
+#define ANY_OUT(n)                                                                                                     \
+    { #n, NULL, MX8I_ANY_DTYPE | MX8I_OPTIONAL | MX8I_FIXED }
+static const struct mx8_port any_in[MX8_MAX_INPUTS] = {ANY_IN(1), ANY_IN(2), ANY_IN(3), ANY_IN(4), ANY_IN(5), ANY_IN(6),
+    ANY_IN(7), ANY_IN(8), ANY_IN(9), ANY_IN(10), ANY_IN(11), ANY_IN(12), ANY_IN(13), ANY_IN(14), ANY_IN(15),
+    ANY_IN(16)};
+static const struct mx8_port any_out[MX8_MAX_OUTPUTS] = {
+    ANY_OUT(1), ANY_OUT(2), ANY_OUT(3), ANY_OUT(4), ANY_OUT(5), ANY_OUT(6), ANY_OUT(7), ANY_OUT(8)};
+static const struct mx8_pass any_pass = MX8I_PASS(any_in, any_out);
+
+static const struct mx8_pass *find_pass(const struct mx8_op *op, int32_t backward) {
+    for (int32_t i = 0; i < MX8_OP_COUNT; i++)
+        if (op == &rows[i]->op) return backward ? &rows[i]->backward : &rows[i]->forward;
+    return &any_pass;
+}
+
 static enum mx8_status check_call(const struct mx8_op *op, int32_t backward, const struct mx8_op_call *call) {
     if (!op || !call) return MX8_FAIL(MX8_INVALID_ARGUMENT, "operator call: %s is NULL", op ? "call" : "op");
-    if (backward && !op->backward)
+    if (backward && (!op->backward || !op->infer_backward))
         return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: a backward pass is asked for, but the operator has none", op->name);
     if (call->n_in < 0 || call->n_in > MX8_MAX_INPUTS)
         return MX8_FAIL(
@@ -61,6 +80,10 @@ static enum mx8_status check_call(const struct mx8_op *op, int32_t backward, con
 
 enum mx8_status mx8_infer_op(const struct mx8_op *op, int32_t backward, struct mx8_op_call *call) {
     MX8_TRY(check_call(op, backward, call));
+    if (find_pass(op, backward) == &any_pass) {
+        struct mx8_dims d;
+        MX8_TRY(mx8i_bind_inputs(&d, op->name, call, &any_pass, 0, any_pass.n_in));
+    }
     return backward ? op->infer_backward(call) : op->infer(call);
 }
 
@@ -78,9 +101,7 @@ enum mx8_status mx8_run_op(
     struct mx8_context *ctx, const struct mx8_op *op, int32_t backward, const struct mx8_op_call *call) {
     MX8_TRY(check_call(op, backward, call));
     if (!ctx) return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: the context is NULL", op->name);
-    const struct mx8_op_row *row = mx8i_get_row(op);
-    const struct mx8_pass *pass = backward ? &row->backward : &row->forward;
-
+    const struct mx8_pass *pass = find_pass(op, backward);
     struct mx8_op_call inferred = *call;
     MX8_TRY(mx8_infer_op(op, backward, &inferred));
     MX8_TRY(mx8i_check_data(op->name, call, pass));

@@ -1,0 +1,23 @@
+# `cmake --install build` (or `make install`): program, library, headers, package files, manual, completion, examples.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+# The package file finds its prefix from where it lies, so that an installed tree can be moved.
+file(RELATIVE_PATH MX8_PREFIX_FROM_PC "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
+string(REGEX REPLACE "/$" "" MX8_PREFIX_FROM_PC "${MX8_PREFIX_FROM_PC}")
+set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/mx8)
+configure_file(cmake/mx8.pc.in mx8.pc @ONLY)
+configure_package_config_file(cmake/mx8-config.cmake.in mx8-config.cmake INSTALL_DESTINATION ${package_folder})
+write_basic_package_version_file(mx8-config-version.cmake COMPATIBILITY SameMinorVersion)
+
+install(TARGETS mx8 RUNTIME)
+install(TARGETS mx8_shared EXPORT mx8 LIBRARY INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+if(TARGET mx8_cuda)
+  install(TARGETS mx8_cuda LIBRARY)
+endif()
+install(DIRECTORY include/mx8 DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+install(EXPORT mx8 NAMESPACE mx8:: FILE mx8-targets.cmake DESTINATION ${package_folder})
+install(FILES ${PROJECT_BINARY_DIR}/mx8-config.cmake ${PROJECT_BINARY_DIR}/mx8-config-version.cmake
+  DESTINATION ${package_folder})
+install(FILES ${PROJECT_BINARY_DIR}/mx8.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+install(DIRECTORY examples/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)
