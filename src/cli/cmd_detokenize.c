@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "cli/token_tools.h"
-#include "train/stream.h"
+#include "train/source.h"
 
 enum { PIECE = 4096 };
 

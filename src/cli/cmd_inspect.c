@@ -4,7 +4,7 @@
 #include "base/memory.h"
 #include "cli/token_tools.h"
 #include "train/sha256.h"
-#include "train/stream.h"
+#include "train/source.h"
 
 enum { MAX_SHARDS = 4096 };
 

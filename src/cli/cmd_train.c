@@ -17,7 +17,11 @@ static void print_summary(struct mx8_terminal *t, const struct mx8_summary *s, c
         mx8i_format_duration(time, s->seconds));
     mx8i_print_line(t, "median tokens/s without step 1: %s", mx8i_format_count(speed, (int64_t)(s->median_tps + 0.5)));
     mx8i_print_line(t, "peak memory: %.2f GiB", (double)s->peak_memory / (1 << 30));
+    mx8i_print_line(t, "waiting for data: %.2f %% of the steps' time", 100 * s->data_share);
     mx8i_print_line(t, "final loss: %.4f", s->final_loss);
+    if (s->validation_step)
+        mx8i_print_line(t, "validation loss: %.4f, after step %s", s->validation_loss,
+            mx8i_format_count(steps, s->validation_step));
     mx8i_print_line(t, "metrics: %s/metrics.jsonl", folder);
 }
 

@@ -5,7 +5,7 @@
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
-#include "train/stream.h"
+#include "train/source.h"
 
 #define HEADER_BYTES 1024
 #define FIRST_LOOK   65536 /* tokens of a shard that are checked at start; the others when they are read */
@@ -23,6 +23,56 @@ static int32_t load_int32(const uint8_t *bytes) {
     return value;
 }
 
+/* *out: where the tokens lie, from the file's first bytes (HEADER_BYTES of them, or all) and its size. */
+static enum mx8_status read_header(const char *path, const uint8_t *bytes, int64_t size, struct mx8_shard_layout *out) {
+    for (size_t i = 0; i < sizeof headers / sizeof headers[0]; i++) {
+        if (size < (int64_t)sizeof(int32_t) || load_int32(bytes) != headers[i].magic) continue;
+        if (size < HEADER_BYTES)
+            return MX8_FAIL(MX8_FORMAT_ERROR, "%s: the header is cut: %lld bytes, expected at least %d", path,
+                (long long)size, HEADER_BYTES);
+        int32_t version = load_int32(bytes + 4), count = load_int32(bytes + 8);
+        if (version != headers[i].version)
+            return MX8_FAIL(MX8_FORMAT_ERROR, "%s: magic %d with version %d, expected version %d", path,
+                headers[i].magic, version, headers[i].version);
+        if (count < 0 || size != HEADER_BYTES + (int64_t)count * headers[i].width)
+            return MX8_FAIL(MX8_FORMAT_ERROR,
+                "%s: the header says %d tokens of %d bytes, the file holds %lld bytes of them", path, count,
+                headers[i].width, (long long)size - HEADER_BYTES);
+        *out = (struct mx8_shard_layout){count, HEADER_BYTES, headers[i].width};
+        return MX8_OK;
+    }
+    int32_t width = has_suffix(path, ".u32.bin") ? 4 : 2;
+    *out = (struct mx8_shard_layout){size / width, 0, width};
+    if (size % width)
+        return MX8_FAIL(MX8_FORMAT_ERROR, "%s: no llm.c header, and %lld bytes are no whole number of %d-byte tokens",
+            path, (long long)size, width);
+    return MX8_OK;
+}
+
+/* ---- a shard by itself ---- */
+
+enum mx8_status mx8i_open_shard(const char *path, struct mx8_shard *s) {
+    struct mx8_shard_layout layout = {0};
+    *s = (struct mx8_shard){.path = mx8i_copy_text(path)};
+    if (!s->path) return MX8_OUT_OF_MEMORY;
+    enum mx8_status status = mx8i_map_file(path, &s->map);
+    if (status == MX8_OK) status = read_header(path, s->map.data, (int64_t)s->map.size, &layout);
+    if (status != MX8_OK) {
+        mx8i_close_shard(s);
+        return status;
+    }
+    s->tokens = s->map.data ? s->map.data + layout.offset : NULL;
+    s->count = layout.count;
+    s->width = layout.width;
+    return MX8_OK;
+}
+
+void mx8i_close_shard(struct mx8_shard *s) {
+    mx8i_unmap_file(&s->map);
+    mx8i_release(s->path);
+    *s = (struct mx8_shard){0};
+}
+
 int64_t mx8i_load_token(const struct mx8_shard *s, int64_t index) {
     if (s->width == 4) {
         uint32_t token;
@@ -34,104 +84,139 @@ int64_t mx8i_load_token(const struct mx8_shard *s, int64_t index) {
     return token;
 }
 
-static enum mx8_status check_token(const struct mx8_data *d, const struct mx8_shard *s, int64_t index) {
-    int64_t token = mx8i_load_token(s, index);
-    if (token < d->vocab_size) return MX8_OK;
-    return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: token %lld is %lld, expected less than model.vocab_size %lld", s->path,
-        (long long)index, (long long)token, (long long)d->vocab_size);
-}
+/* ---- many as a stream ---- */
 
-static enum mx8_status read_shards(const struct mx8_data *d, int64_t at, int64_t n, int32_t *out) {
-    const struct mx8_shard *s = d->shards.shard;
-    while (at >= s->start + s->count) s++;
-    for (; n > 0; s++)
-        for (int64_t i = at - s->start; i < s->count && n > 0; i++, n--, at++) {
-            MX8_TRY(check_token(d, s, i));
-            *out++ = (int32_t)mx8i_load_token(s, i);
-        }
+/* Tokens [from, from + n) of one shard, each checked against the vocabulary. */
+static enum mx8_status read_tokens(
+    const struct mx8_source *s, const struct mx8_source_shard *shard, int64_t from, int64_t n, int32_t *out) {
+    const struct mx8_shard_layout *l = &shard->layout;
+    size_t bytes = (size_t)n * (size_t)l->width;
+    MX8_TRY(
+        mx8i_read_data_file(s->files, shard->file, l->offset + from * l->width, (uint8_t *)(out + n) - bytes, bytes));
+    mx8i_widen_tokens(out, n, l->width);
+    for (int64_t i = 0; i < n; i++)
+        if ((uint32_t)out[i] >= (uint64_t)s->vocab_size)
+            return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: token %lld is %u, expected less than model.vocab_size %lld",
+                s->files->file[shard->file].path, (long long)(from + i), (unsigned)(uint32_t)out[i],
+                (long long)s->vocab_size);
     return MX8_OK;
 }
 
-/* Sets tokens, width and count from the header, or from the name and the size of a bare file. */
-static enum mx8_status read_header(struct mx8_shard *s) {
-    const uint8_t *bytes = s->map.data;
-    size_t size = s->map.size;
-    for (size_t i = 0; i < sizeof headers / sizeof headers[0]; i++) {
-        if (size < sizeof(int32_t) || load_int32(bytes) != headers[i].magic) continue;
-        if (size < HEADER_BYTES)
-            return MX8_FAIL(MX8_FORMAT_ERROR, "%s: the header is cut: %zu bytes, expected at least %d", s->path, size,
-                HEADER_BYTES);
-        int32_t version = load_int32(bytes + 4), count = load_int32(bytes + 8);
-        if (version != headers[i].version)
-            return MX8_FAIL(MX8_FORMAT_ERROR, "%s: magic %d with version %d, expected version %d", s->path,
-                headers[i].magic, version, headers[i].version);
-        if (count < 0 || (uint64_t)size != HEADER_BYTES + (uint64_t)count * (uint64_t)headers[i].width)
-            return MX8_FAIL(MX8_FORMAT_ERROR,
-                "%s: the header says %d tokens of %d bytes, the file holds %zu bytes of them", s->path, count,
-                headers[i].width, size - HEADER_BYTES);
-        s->tokens = bytes + HEADER_BYTES;
-        s->width = headers[i].width;
-        s->count = count;
-        return MX8_OK;
+static const struct mx8_source_shard *find_shard(const struct mx8_shards *t, int64_t at) {
+    int64_t low = 0, high = t->count - 1;
+    while (low < high) {
+        int64_t middle = (low + high + 1) / 2;
+        if (t->shard[middle].start <= at)
+            low = middle;
+        else
+            high = middle - 1;
     }
-    s->tokens = bytes;
-    s->width = has_suffix(s->path, ".u32.bin") ? 4 : 2;
-    s->count = (int64_t)(size / (size_t)s->width);
-    if (size % (size_t)s->width)
-        return MX8_FAIL(MX8_FORMAT_ERROR, "%s: no llm.c header, and %zu bytes are no whole number of %d-byte tokens",
-            s->path, size, s->width);
+    return &t->shard[low];
+}
+
+static enum mx8_status read_shards(const struct mx8_source *s, int64_t at, int64_t n, int32_t *out) {
+    for (const struct mx8_source_shard *shard = find_shard(&s->shards, at); n > 0; shard++) {
+        int64_t left = shard->start + shard->layout.count - at, part = left < n ? left : n;
+        if (part == 0) continue; /* an empty shard */
+        MX8_TRY(read_tokens(s, shard, at - shard->start, part, out));
+        at += part;
+        out += part;
+        n -= part;
+    }
     return MX8_OK;
 }
 
-enum mx8_status mx8i_open_shard(const char *path, struct mx8_shard *s) {
-    *s = (struct mx8_shard){.path = mx8i_copy_text(path)};
-    if (!s->path) return MX8_OUT_OF_MEMORY;
-    enum mx8_status status = mx8i_map_file(path, &s->map);
-    if (status == MX8_OK) status = read_header(s);
-    if (status != MX8_OK) mx8i_close_shard(s);
+static enum mx8_status add_shard(struct mx8_source *s, const char *path) {
+    struct mx8_source_shard *shard = &s->shards.shard[s->shards.count];
+    uint8_t first[HEADER_BYTES];
+    MX8_TRY(mx8i_add_data_file(s->files, path, &shard->file));
+    int64_t size = s->files->file[shard->file].size, look = size < HEADER_BYTES ? size : HEADER_BYTES;
+    MX8_TRY(mx8i_read_data_file(s->files, shard->file, 0, first, (size_t)look));
+    MX8_TRY(read_header(path, first, size, &shard->layout));
+    shard->start = s->total;
+    s->shards.count++;
+    s->total += shard->layout.count;
+    return MX8_OK;
+}
+
+/* The first tokens of a shard that no manifest vouches for; the others are checked when they are read. */
+static enum mx8_status look_at_tokens(struct mx8_source *s, const struct mx8_source_shard *shard) {
+    int32_t tokens[4096];
+    int64_t end = shard->layout.count < FIRST_LOOK ? shard->layout.count : FIRST_LOOK;
+    for (int64_t at = 0, n; at < end; at += n) {
+        n = end - at < 4096 ? end - at : 4096;
+        MX8_TRY(read_tokens(s, shard, at, n, tokens));
+    }
+    return MX8_OK;
+}
+
+/* Length of the folder's part of a path: 3 for "a/b/c". */
+static size_t get_folder_length(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? (size_t)(slash - path) : 0;
+}
+
+/* The manifest of each folder that shards come from; *known: that of this path's folder says what its ids are. */
+static enum mx8_status add_manifest(struct mx8_source *s, const char *path, int *known) {
+    struct mx8_ids ids;
+    size_t length = get_folder_length(path);
+    const char *only = mx8i_is_folder(s->path) ? NULL : path + length + (path[length] == '/');
+    char *folder =
+        length || *path == '/' ? mx8i_format_text("%.*s", (int)(length ? length : 1), path) : mx8i_copy_text(".");
+    if (!folder) return MX8_OUT_OF_MEMORY;
+    enum mx8_status status = mx8i_read_manifest(folder, only, known, &ids);
+    if (status == MX8_OK && *known && ids.vocabulary > s->vocab_size)
+        status = MX8_FAIL(MX8_INVALID_ARGUMENT,
+            "%s/manifest.json: the shards' tokenizer has %lld ids, expected at most model.vocab_size %lld", folder,
+            (long long)ids.vocabulary, (long long)s->vocab_size);
+    if (status == MX8_OK && *known && s->ids.tokenizer[0] &&
+        (strcmp(ids.tokenizer, s->ids.tokenizer) != 0 || ids.document_end != s->ids.document_end))
+        status = MX8_FAIL(MX8_INVALID_ARGUMENT,
+            "%s/manifest.json: the shards were made by another tokenizer than those of a folder before it", folder);
+    if (status == MX8_OK && *known) {
+        ids.incomplete |= s->ids.incomplete;
+        s->ids = ids;
+    }
+    mx8i_release(folder);
     return status;
 }
 
-void mx8i_close_shard(struct mx8_shard *s) {
-    mx8i_unmap_file(&s->map);
-    mx8i_release(s->path);
-    *s = (struct mx8_shard){0};
-}
-
-static enum mx8_status add_shard(struct mx8_data *d, const char *path) {
-    struct mx8_shard *s = &d->shards.shard[d->shards.count];
-    MX8_TRY(mx8i_open_shard(path, s));
-    d->shards.count++; /* closed from here on */
-    s->start = d->total;
-    d->total += s->count;
-    for (int64_t i = 0; i < s->count && i < FIRST_LOOK; i++) MX8_TRY(check_token(d, s, i));
+static enum mx8_status add_shards(struct mx8_source *s, char **paths, int64_t count) {
+    int known = 0;
+    s->shards.shard = mx8i_allocate((size_t)count * sizeof *s->shards.shard, "the table of token shards");
+    if (!s->shards.shard) return MX8_OUT_OF_MEMORY;
+    for (int64_t i = 0; i < count; i++) {
+        size_t length = get_folder_length(paths[i]);
+        if (i == 0 || length != get_folder_length(paths[i - 1]) || strncmp(paths[i], paths[i - 1], length) != 0)
+            MX8_TRY(add_manifest(s, paths[i], &known));
+        MX8_TRY(add_shard(s, paths[i]));
+        if (!known) MX8_TRY(look_at_tokens(s, &s->shards.shard[i]));
+    }
+    if (s->total == 0) return MX8_FAIL(MX8_FORMAT_ERROR, "%s: no tokens in %lld shards", s->path, (long long)count);
     return MX8_OK;
 }
 
-static enum mx8_status add_shards(struct mx8_data *d, char **paths, int64_t count) {
-    d->shards.shard = mx8i_allocate((size_t)count * sizeof *d->shards.shard, "the table of token shards");
-    if (!d->shards.shard) return MX8_OUT_OF_MEMORY;
-    for (int64_t i = 0; i < count; i++) MX8_TRY(add_shard(d, paths[i]));
-    if (d->total == 0) return MX8_FAIL(MX8_FORMAT_ERROR, "%s: no tokens in %lld shards", d->path, (long long)count);
-    return MX8_OK;
+static enum mx8_status choose_document_end(struct mx8_source *s) {
+    if (s->options->document_end >= 0) s->ids.document_end = s->options->document_end;
+    if (s->ids.document_end < 0) s->ids.document_end = MX8_EOS;
+    if (s->options->document_end < s->vocab_size) return MX8_OK;
+    return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: documents end with token %lld, expected less than model.vocab_size %lld",
+        s->path, (long long)s->options->document_end, (long long)s->vocab_size);
 }
 
-enum mx8_status mx8i_open_shards(struct mx8_data *d) {
+enum mx8_status mx8i_open_shards(struct mx8_source *s) {
     char **paths;
     int64_t count;
-    MX8_TRY(mx8i_list_files(d->path, mx8i_is_folder(d->path) ? ".bin" : NULL, &paths, &count));
-    enum mx8_status status = add_shards(d, paths, count);
+    MX8_TRY(mx8i_list_files(s->path, mx8i_is_folder(s->path) ? ".bin" : NULL, &paths, &count));
+    enum mx8_status status = add_shards(s, paths, count);
     mx8i_release_list(paths, count);
-    if (status != MX8_OK) return status;
-    d->description = mx8i_format_text("%lld token %s, %.2f M tokens under %s", (long long)d->shards.count,
-        d->shards.count == 1 ? "shard" : "shards", (double)d->total / 1e6, d->path);
-    d->read = read_shards;
+    MX8_TRY(status);
+    MX8_TRY(choose_document_end(s));
+    s->description = mx8i_format_text("%lld token %s, %.2f M tokens under %s%s", (long long)s->shards.count,
+        s->shards.count == 1 ? "shard" : "shards", (double)s->total / 1e6, s->path,
+        s->ids.incomplete ? " (mx8 tokenize has not finished there)" : "");
+    s->read = read_shards;
     return MX8_OK;
-}
-
-void mx8i_close_shards(struct mx8_shards *s) {
-    for (int64_t i = 0; i < s->count; i++) mx8i_close_shard(&s->shard[i]);
-    mx8i_release(s->shard);
 }
 
 int mx8i_looks_like_shards(const char *path) {

@@ -6,6 +6,7 @@
 #include "train/describe.h"
 #include "train/logline.h"
 #include "train/optimizer.h"
+#include "train/validate.h"
 
 /* Tensors that differ only in their layer's number form a class: "layers.*.attention.wq.weight". */
 static void get_class(const struct mx8_param *p, char name[sizeof p->name]) {
@@ -92,9 +93,14 @@ void mx8i_describe_conversion(const struct mx8_model *m, int32_t full, const str
     }
 }
 
+struct mx8_prefetch_options mx8i_get_prefetch_options(const struct mx8_job *job) {
+    return (struct mx8_prefetch_options){
+        .rows = job->local_batch_size, .docs = job->config.attn_mask == MX8_MASK_DOCUMENT, .threaded = job->prefetch};
+}
+
 size_t mx8i_count_batch_bytes(const struct mx8_job *job) {
-    size_t arrays = job->config.attn_mask == MX8_MASK_DOCUMENT ? 3 : 2;
-    return arrays * sizeof(int32_t) * (size_t)job->local_batch_size * (size_t)job->model.seq_len;
+    struct mx8_prefetch_options options = mx8i_get_prefetch_options(job);
+    return mx8i_count_prefetch_bytes(&options, job->model.seq_len) + mx8i_count_validation_bytes(job);
 }
 
 int64_t mx8i_count_job_bytes(const struct mx8_job *job, const struct mx8_memory_plan *plan) {

@@ -3,8 +3,12 @@
 #define MX8_TRAIN_DESCRIBE_H
 
 #include "train/loop.h"
+#include "train/prefetch.h"
 
-/* Host arrays of one microbatch: tokens, targets, and document ids when the mask wants them. */
+/* How a job reads its microbatches, from sample 0 on. */
+struct mx8_prefetch_options mx8i_get_prefetch_options(const struct mx8_job *job);
+/* Host arrays of tokens, targets, and document ids when the mask wants them: the microbatch at hand, the one read ahead,
+ * and validation's. */
 size_t mx8i_count_batch_bytes(const struct mx8_job *job);
 /* Everything a job holds: the model's plan, the context's scratch in it, the microbatch, the optimizer's scalars. */
 int64_t mx8i_count_job_bytes(const struct mx8_job *job, const struct mx8_memory_plan *plan);

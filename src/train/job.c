@@ -86,35 +86,6 @@ static enum mx8_status resolve_optimizer(
     return MX8_OK;
 }
 
-/* mx8 downloads nothing: torchtitan's names of hosted data sets stand for files that the user points at. */
-static enum mx8_status resolve_data(const struct mx8_options *o, struct mx8_job *job, const struct mx8_log *notes) {
-    static const char *const known[] = {"auto", "text", "shards", "random"};
-    const int64_t default_bytes = 8 << 20;
-    job->dataset = mx8i_get_text(o, "training.dataset");
-    job->dataset_path = mx8i_get_text(o, "training.dataset_path");
-    int is_known = 0;
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) is_known |= !strcmp(job->dataset, known[i]);
-    if (!is_known && strncmp(job->dataset, "c4", 2))
-        return MX8_FAIL(
-            MX8_INVALID_ARGUMENT, "training.dataset is \"%s\", expected auto, text, shards or random", job->dataset);
-    if (!is_known && !job->dataset_path[0])
-        return MX8_FAIL(MX8_UNSUPPORTED,
-            "training.dataset is \"%s\": mx8 downloads nothing; give the text or the token "
-            "shards by training.dataset_path",
-            job->dataset);
-    if (!is_known) job->dataset = "auto";
-    if (!strcmp(job->dataset, "shards") && !job->dataset_path[0])
-        return MX8_FAIL(MX8_INVALID_ARGUMENT, "training.dataset is shards: expected training.dataset_path");
-
-    job->dataset_bytes = mx8i_is_set(o, "training.dataset_bytes") ? mx8i_get_int(o, "training.dataset_bytes") : 0;
-    if (!strcmp(job->dataset, "random") || job->dataset_path[0]) return MX8_OK;
-    job->dataset = "text";
-    job->dataset_path = "/usr/include";
-    if (!mx8i_is_set(o, "training.dataset_bytes")) job->dataset_bytes = default_bytes;
-    mx8i_log(notes, "training.dataset_path is not set: training on the text under /usr/include");
-    return MX8_OK;
-}
-
 static enum mx8_status resolve_checkpoint(const struct mx8_options *o, struct mx8_job *job) {
     job->save_weights = mx8i_get_bool(o, "checkpoint.enable");
     job->checkpoint_folder = mx8i_get_text(o, "checkpoint.folder");
@@ -158,7 +129,7 @@ enum mx8_status mx8i_resolve_job(const struct mx8_options *o, struct mx8_job *ou
     MX8_TRY(mx8i_resolve_recipe(o, out, notes));
     MX8_TRY(resolve_batch(o, out));
     MX8_TRY(resolve_optimizer(o, out, notes));
-    MX8_TRY(resolve_data(o, out, notes));
+    MX8_TRY(mx8i_resolve_data(o, out, notes));
     MX8_TRY(resolve_checkpoint(o, out));
     resolve_rest(o, out, notes);
     return MX8_OK;

@@ -16,6 +16,14 @@ enum mx8_decay { MX8_DECAY_LINEAR, MX8_DECAY_SQRT, MX8_DECAY_COSINE };
 struct mx8_schedule { double lr, min_lr_factor; int64_t warmup, stable, decay; enum mx8_decay type; };
 struct mx8_adamw { double beta1, beta2, eps, weight_decay; };
 
+/* Validation during training; samples of the set are read from its start each time. */
+struct mx8_validation {
+    int32_t enabled;
+    const char *dataset, *dataset_path; /* borrowed from the options */
+    int64_t batch, seq_len, freq;       /* freq: after step 1, every multiple of it, and the last step */
+    int64_t steps;                      /* batches; -1: the whole set, the last batch as long as what is left */
+};
+
 struct mx8_job {
     struct mx8_model_config config;
     struct mx8_recipe recipe;
@@ -29,6 +37,9 @@ struct mx8_job {
     const char *dataset, *dataset_path;              /* borrowed from the options */
     const char *dump_folder, *initial_load_path, *checkpoint_folder, *description;
     int64_t dataset_bytes;                           /* most text that is read; 0: all of it */
+    int64_t document_end;                            /* id of the token that ends documents; -1: as the shards say */
+    int32_t shuffle, prefetch;
+    struct mx8_validation validation;
     const struct mx8_options *options;               /* what the job was made from: printed and written to run.json */
     int32_t save_weights, export_dtype, print_after_conversion, print_args, compile, device, threads, color, dry_run;
 };

@@ -33,6 +33,13 @@ void mx8i_format_step(char *buffer, size_t size, const struct mx8_step_line *lin
         mx8i_format_thousands(tflops_text, tflops, 2), mfu);
 }
 
+void mx8i_format_validation(char *buffer, size_t size, const struct mx8_step_line *line) {
+    char tps_text[64];
+    snprintf(buffer, size, "validate step: %2lld  loss: %7.4f  memory: %5.2fGiB(%.2f%%)  tps: %s",
+        (long long)line->step, line->loss, (double)line->memory / GIB, get_per_cent(line->memory, line->capacity),
+        mx8i_format_thousands(tps_text, rint(line->tokens_per_second), 0));
+}
+
 static void log_options(const struct mx8_log *log, const struct mx8_options *o) {
     for (int32_t i = 0; i < o->count; i++)
         if (o->value[i].set) mx8i_log(log, "%s = %s (%s)", o->table[i].key, o->value[i].text, o->value[i].source);
@@ -64,4 +71,12 @@ void mx8i_log_start(const struct mx8_log *log, const struct mx8_job *job, const 
         (long long)job->local_batch_size, (long long)(job->local_batch_size * job->accumulation),
         (long long)job->accumulation, (long long)job->model.seq_len, (long long)job->steps,
         (long long)job->schedule.warmup);
+}
+
+void mx8i_log_validation_set(const struct mx8_log *log, const struct mx8_validator *v) {
+    const struct mx8_data *data = mx8i_get_validation_data(v);
+    char samples[64];
+    mx8i_log(log, "Validation: %s, %s samples of %lld tokens each time", mx8i_describe_data(data),
+        mx8i_format_thousands(samples, (double)mx8i_count_validation_samples(v), 0),
+        (long long)mx8i_get_sample_length(data));
 }

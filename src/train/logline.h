@@ -3,6 +3,7 @@
 #define MX8_TRAIN_LOGLINE_H
 
 #include "train/loop.h"
+#include "train/validate.h"
 
 /* What one step line says. Rates are over the steps since the line before. */
 struct mx8_step_line {
@@ -15,8 +16,11 @@ struct mx8_step_line {
 char *mx8i_format_thousands(char buffer[64], double value, int decimals);
 /* step:  1  loss:  8.1234  grad_norm:  1.2345  memory:  1.25GiB(3.10%)  tps: 1,234  tflops: 0.12  mfu: N/A */
 void mx8i_format_step(char *buffer, size_t size, const struct mx8_step_line *line);
+/* validate step:  1  loss:  8.1234  memory:  1.25GiB(3.10%)  tps: 1,234 */
+void mx8i_format_validation(char *buffer, size_t size, const struct mx8_step_line *line);
 /* What the job is and runs on, before the weights are made. memory, capacity: bytes. */
 void mx8i_log_start(const struct mx8_log *log, const struct mx8_job *job, const struct mx8_context *ctx,
     const struct mx8_data *data, int64_t memory, int64_t capacity);
+void mx8i_log_validation_set(const struct mx8_log *log, const struct mx8_validator *v);
 
 #endif

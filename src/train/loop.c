@@ -2,7 +2,7 @@
  * compute_gradients, clip, judge, update. One step:
  *     for each microbatch: samples -> forward_backward, gradients add up
  *     global norm and clip factor -> is everything finite? -> expert load to the metrics -> expert bias -> AdamW ->
- * codes Samples are read in order, from r->position on: microbatch i, row b of a step is sample position + i batch + b.
+ * codes. Samples are read in order, from r->position on: microbatch i, row b of a step is sample position + i batch + b.
  */
 #include "train/loop.h"
 #include <math.h>
@@ -12,14 +12,6 @@
 #include "train/logline.h"
 #include "train/run.h"
 
-static enum mx8_status read_microbatch(struct mx8_run *r, int64_t position) {
-    int64_t S = r->job->model.seq_len;
-    for (int64_t b = 0; b < r->job->local_batch_size; b++)
-        MX8_TRY(mx8i_read_sample(
-            r->data, position + b, r->tokens + b * S, r->targets + b * S, r->docs ? r->docs + b * S : NULL));
-    return MX8_OK;
-}
-
 static int64_t count_step_tokens(const struct mx8_run *r) {
     return r->job->local_batch_size * r->job->accumulation * r->job->model.seq_len;
 }
@@ -28,10 +20,9 @@ static enum mx8_status compute_gradients(struct mx8_run *r, struct mx8_step *s) 
     const struct mx8_job *job = r->job;
     float loss_scale = (float)(1.0 / (double)count_step_tokens(r));
     for (int64_t i = 0; i < job->accumulation; i++) {
-        double before = mx8i_get_seconds();
-        MX8_TRY(read_microbatch(r, r->position + i * job->local_batch_size));
-        s->data_seconds += mx8i_get_seconds() - before;
-        MX8_TRY(mx8i_forward_backward(r->model, r->tokens, r->targets, r->docs, loss_scale, i > 0, &s->loss));
+        struct mx8_batch batch;
+        MX8_TRY(mx8i_next_run_batch(r, s, &batch));
+        MX8_TRY(mx8i_forward_backward(r->model, batch.tokens, batch.targets, batch.docs, loss_scale, i > 0, &s->loss));
     }
     r->position += job->local_batch_size * job->accumulation;
     s->tokens = r->position * job->model.seq_len;
@@ -102,6 +93,7 @@ static enum mx8_status run_step(struct mx8_run *r, struct mx8_step *s) {
     MX8_TRY(mx8_synchronize_context(r->ctx));
     s->seconds = mx8i_get_seconds() - before;
     s->tokens_per_second = (double)count_step_tokens(r) / fmax(s->seconds, 1e-9);
+    if (verdict == MX8_OK) MX8_TRY(mx8i_validate_run(r, s));
     MX8_TRY(mx8i_write_metrics(&r->metrics, s));
     return verdict;
 }
@@ -123,6 +115,7 @@ static enum mx8_status train(struct mx8_run *r, struct mx8_summary *out) {
         r->speeds[step - 1] = s.tokens_per_second;
         if (!s.skipped) r->losses[r->n_losses++] = s.loss;
         log_step(r, &s);
+        mx8i_finish_step_data(r, &s, out);
         if (w->on_step) w->on_step(w->user, r->job, &s, r->job->steps);
     }
     return MX8_OK;

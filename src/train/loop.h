@@ -11,10 +11,15 @@ struct mx8_step {
     double loss, grad_norm, lr, seconds, data_seconds, tokens_per_second;
     int64_t saturated, memory;       /* memory: bytes held by the job */
     int32_t skipped;                 /* a NaN step that on_nan=skip left out */
+    int32_t validated;               /* after this step; what follows is set then */
+    double validation_loss, validation_seconds; /* not part of seconds */
+    int64_t validation_tokens;
 };
 struct mx8_summary {
     double median_tps, final_loss, first_loss; /* median over steps but the first; final: mean of the last 5 % of steps (>= 1) */
     int64_t peak_memory, steps, tokens; double seconds; int32_t interrupted;
+    double data_share;                               /* of the steps' time: waiting for data */
+    double validation_loss; int64_t validation_step; /* the last one; step 0: none */
 };
 /* Called by the loop; every field may be NULL. `should_stop` is asked before each step (signals live in cli). */
 struct mx8_watch {

@@ -143,9 +143,15 @@ enum mx8_status mx8i_write_metrics(struct mx8_metrics *m, const struct mx8_step 
     fprintf(m->file, ",\"tokens\":%lld", (long long)s->tokens);
     print_number(m->file, "seconds", s->seconds, 9);
     print_number(m->file, "data_seconds", s->data_seconds, 9);
+    print_number(m->file, "data_share", s->data_seconds / fmax(s->seconds, 1e-9), 4); /* waiting, of the step's time */
     print_number(m->file, "tokens_per_second", s->tokens_per_second, 9);
     fprintf(m->file, ",\"memory\":%lld,\"saturated\":%lld,\"skipped\":%s", (long long)s->memory,
         (long long)s->saturated, s->skipped ? "true" : "false");
+    if (s->validated) {
+        print_number(m->file, "validation_loss", s->validation_loss, 17);
+        print_number(m->file, "validation_seconds", s->validation_seconds, 9);
+        fprintf(m->file, ",\"validation_tokens\":%lld", (long long)s->validation_tokens);
+    }
     print_load(m);
     fputs("}\n", m->file);
     if (fflush(m->file) != 0 || ferror(m->file))

@@ -11,6 +11,8 @@
 enum mx8_status mx8i_resolve_model(const struct mx8_options *o, struct mx8_job *job);
 /* Converters and the mx section -> job->recipe. */
 enum mx8_status mx8i_resolve_recipe(const struct mx8_options *o, struct mx8_job *job, const struct mx8_log *notes);
+/* The data to train on and to validate with; after mx8i_resolve_model. */
+enum mx8_status mx8i_resolve_data(const struct mx8_options *o, struct mx8_job *job, const struct mx8_log *notes);
 /* torchtitan's split of `steps` into warmup, stable and decay. ratio NaN: everything after the warmup decays. A warmup
  * longer than the job is clamped, with a note. */
 struct mx8_schedule mx8i_make_schedule(double lr, int64_t steps, int64_t warmup, double ratio, enum mx8_decay type,

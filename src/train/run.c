@@ -18,15 +18,10 @@ static enum mx8_status check_memory(const struct mx8_run *r) {
 }
 
 static enum mx8_status allocate_host(struct mx8_run *r) {
-    size_t tokens = (size_t)(r->job->local_batch_size * r->job->model.seq_len), steps = (size_t)r->job->steps;
-    int wants_docs = r->job->config.attn_mask == MX8_MASK_DOCUMENT;
-    r->tokens = mx8i_allocate(tokens * sizeof *r->tokens, "tokens");
-    r->targets = mx8i_allocate(tokens * sizeof *r->targets, "targets");
-    r->docs = wants_docs ? mx8i_allocate(tokens * sizeof *r->docs, "document ids") : NULL;
+    size_t steps = (size_t)r->job->steps;
     r->losses = mx8i_allocate(steps * sizeof *r->losses, "the losses of all steps");
     r->speeds = mx8i_allocate(steps * sizeof *r->speeds, "the speeds of all steps");
-    int complete = r->tokens && r->targets && (r->docs || !wants_docs) && r->losses && r->speeds;
-    return complete ? MX8_OK : MX8_OUT_OF_MEMORY;
+    return r->losses && r->speeds ? MX8_OK : MX8_OUT_OF_MEMORY;
 }
 
 static enum mx8_status start_weights(struct mx8_run *r) {
@@ -46,12 +41,12 @@ enum mx8_status mx8i_open_run(struct mx8_run *r) {
     r->memory = mx8i_count_job_bytes(job, mx8i_get_memory_plan(r->model, r->ctx));
     r->capacity = mx8i_get_available_memory();
     MX8_TRY(check_memory(r));
-    MX8_TRY(mx8i_open_data(job->dataset, job->dataset_path, job->dataset_bytes, job->model.seq_len,
-        job->config.vocab_size, job->seed, &r->data));
+    MX8_TRY(mx8i_open_run_data(r));
     MX8_TRY(allocate_host(r));
     MX8_TRY(mx8i_allocate_model(r->model, r->ctx));
     MX8_TRY(mx8i_open_optimizer(r->ctx, &r->optimizer));
     mx8i_log_start(&r->watch->log, job, r->ctx, r->data, r->memory, r->capacity);
+    if (r->validator) mx8i_log_validation_set(&r->watch->log, r->validator);
     if (job->print_after_conversion || job->recipe.convert_linear || job->recipe.convert_experts)
         mx8i_describe_conversion(r->model, job->print_after_conversion, &r->watch->log);
     MX8_TRY(start_weights(r));
@@ -68,10 +63,7 @@ void mx8i_close_run(struct mx8_run *r) {
     mx8i_close_metrics(&r->metrics);
     mx8i_close_optimizer(&r->optimizer);
     mx8i_free_model(r->model);
-    mx8i_close_data(r->data);
-    mx8i_release(r->tokens);
-    mx8i_release(r->targets);
-    mx8i_release(r->docs);
+    mx8i_close_run_data(r);
     mx8i_release(r->losses);
     mx8i_release(r->speeds);
 }

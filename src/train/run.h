@@ -6,6 +6,8 @@
 #include "train/loop.h"
 #include "train/metrics.h"
 #include "train/optimizer.h"
+#include "train/prefetch.h"
+#include "train/validate.h"
 
 struct mx8_run {
     const struct mx8_job *job;
@@ -16,10 +18,12 @@ struct mx8_run {
     struct mx8_optimizer optimizer;
     struct mx8_metrics metrics;
     struct mx8_flat flat;
-    int64_t position; /* of the data: samples that the steps so far have read */
-    int32_t *tokens, *targets, *docs; /* one microbatch; docs NULL unless the mask wants them */
-    int64_t memory, capacity;         /* bytes held; bytes that were free before */
-    double *losses, *speeds;          /* losses: of the steps that were not skipped; speeds: of all */
+    int64_t position;                  /* of the data: samples that the steps so far have read */
+    struct mx8_prefetch *batches;      /* opened by the first batch, at `position` */
+    struct mx8_validator *validator;   /* NULL: the job does not validate */
+    double data_seconds, step_seconds; /* waiting for data; all steps so far */
+    int64_t memory, capacity;          /* bytes held; bytes that were free before */
+    double *losses, *speeds;           /* losses: of the steps that were not skipped; speeds: of all */
     int64_t n_losses;
     double started, line_time; /* when training started; when the last step line was logged */
     int64_t line_tokens;       /* tokens since then */
@@ -30,6 +34,17 @@ struct mx8_run {
  * succeeded or not. */
 enum mx8_status mx8i_open_run(struct mx8_run *r);
 void mx8i_close_run(struct mx8_run *r);
+
+/* ---- run_data.c ---- */
+enum mx8_status mx8i_open_run_data(struct mx8_run *r);
+void mx8i_close_run_data(struct mx8_run *r);
+/* The next microbatch, counting the time that it is waited for. The first one is that of r->position; whoever moves the
+ * position later closes r->batches. */
+enum mx8_status mx8i_next_run_batch(struct mx8_run *r, struct mx8_step *s, struct mx8_batch *out);
+/* Validates after a step that calls for it. Its time is neither the step's nor that of the line that is logged next. */
+enum mx8_status mx8i_validate_run(struct mx8_run *r, struct mx8_step *s);
+/* Logs the validation, if there was one, and adds the step to what the summary says of data. */
+void mx8i_finish_step_data(struct mx8_run *r, const struct mx8_step *s, struct mx8_summary *out);
 
 /* ---- summary.c ---- */
 /* Fills what the steps themselves have not; reorders the speeds. */

@@ -6,6 +6,7 @@
 #include <ftw.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "train/data.h"
 #include "train/job.h"
 
 #define COUNT(array) (sizeof(array) / sizeof(array)[0])
@@ -39,6 +40,19 @@ static inline const char *in_folder(const struct folder *f, const char *name) {
 static inline void write_file(const char *path, const void *bytes, size_t size) {
     FILE *file = fopen(path, "w");
     if (!file || fwrite(bytes, 1, size, file) != size || fclose(file) != 0) fail_msg("%s cannot be written", path);
+}
+
+/* One source in its own order. */
+static inline enum mx8_status open_data(const char *dataset, const char *path, int64_t max_bytes, int64_t seq_len,
+    int64_t vocab_size, uint64_t seed, struct mx8_data **out) {
+    struct mx8_data_options o = {.dataset = dataset,
+        .path = path,
+        .max_bytes = max_bytes,
+        .seq_len = seq_len,
+        .vocab_size = vocab_size,
+        .document_end = -1,
+        .seed = seed};
+    return mx8i_open_data(&o, out);
 }
 
 /* Lines of a log, one after the other. */

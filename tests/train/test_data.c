@@ -27,7 +27,7 @@ static void test_text(void **state) {
     write_file(in_folder(&f, "b/inner"), "\xff", 1);
     write_file(in_folder(&f, "b/nothing"), "", 0);
     write_file(in_folder(&f, "a"), "ab", 2);
-    assert_ok(mx8i_open_data("auto", f.path, 0, SEQ, V, 0, &d));
+    assert_ok(open_data("auto", f.path, 0, SEQ, V, 0, &d));
     assert_int_equal(mx8i_count_tokens(d), COUNT(stream));
     assert_non_null(strstr(mx8i_describe_data(d), "3 files"));
     for (int64_t p = 0; p < 30; p++) expect_sample(d, p, stream, COUNT(stream)); /* wraps several times */
@@ -37,7 +37,7 @@ static void test_text(void **state) {
     assert_status(mx8i_read_sample(d, -1, tokens, targets, NULL), MX8_INVALID_ARGUMENT);
     mx8i_close_data(d);
 
-    assert_ok(mx8i_open_data("text", f.path, 4, SEQ, V, 0, &d)); /* "ab", 255 and one byte of "xyz" */
+    assert_ok(open_data("text", f.path, 4, SEQ, V, 0, &d)); /* "ab", 255 and one byte of "xyz" */
     assert_int_equal(mx8i_count_tokens(d), 10);
     mx8i_close_data(d);
     remove_folder(&f);
@@ -50,7 +50,7 @@ static void test_short_and_long_text(void **state) {
     struct mx8_data *d;
     static const int32_t stream[] = {MX8_BOS, 'q', MX8_EOS};
     write_file(in_folder(&f, "short"), "q", 1);
-    assert_ok(mx8i_open_data("text", in_folder(&f, "short"), 0, SEQ, V, 0, &d));
+    assert_ok(open_data("text", in_folder(&f, "short"), 0, SEQ, V, 0, &d));
     for (int64_t p = 0; p < 4; p++) expect_sample(d, p, stream, COUNT(stream));
     mx8i_close_data(d);
 
@@ -60,7 +60,7 @@ static void test_short_and_long_text(void **state) {
     for (size_t i = 0; i < size; i++) bytes[i] = (char)(i % 100);
     write_file(in_folder(&f, "long"), bytes, size);
     free(bytes);
-    assert_ok(mx8i_open_data("auto", in_folder(&f, "long"), 0, SEQ, V, 0, &d));
+    assert_ok(open_data("auto", in_folder(&f, "long"), 0, SEQ, V, 0, &d));
     assert_ok(mx8i_read_sample(d, 200000, tokens, targets, NULL));
     assert_int_equal(tokens[0], 999999 % 100);
     mx8i_close_data(d);
@@ -71,17 +71,17 @@ static void test_text_errors(void **state) {
     (void)state;
     struct folder f = make_folder();
     struct mx8_data *d;
-    assert_status(mx8i_open_data("auto", in_folder(&f, "none"), 0, SEQ, V, 0, &d), MX8_IO_ERROR);
+    assert_status(open_data("auto", in_folder(&f, "none"), 0, SEQ, V, 0, &d), MX8_IO_ERROR);
     assert_message("/none");
     assert_null(d);
-    assert_status(mx8i_open_data("text", f.path, 0, SEQ, V, 0, &d), MX8_FORMAT_ERROR);
+    assert_status(open_data("text", f.path, 0, SEQ, V, 0, &d), MX8_FORMAT_ERROR);
     write_file(in_folder(&f, "empty"), "", 0);
-    assert_status(mx8i_open_data("text", f.path, 0, SEQ, V, 0, &d), MX8_FORMAT_ERROR);
+    assert_status(open_data("text", f.path, 0, SEQ, V, 0, &d), MX8_FORMAT_ERROR);
     assert_message("no text");
     write_file(in_folder(&f, "a"), "a", 1);
-    assert_status(mx8i_open_data("text", f.path, 0, SEQ, 257, 0, &d), MX8_INVALID_ARGUMENT);
+    assert_status(open_data("text", f.path, 0, SEQ, 257, 0, &d), MX8_INVALID_ARGUMENT);
     assert_message("model.vocab_size >= 258");
-    assert_ok(mx8i_open_data("text", f.path, 0, SEQ, 258, 0, &d));
+    assert_ok(open_data("text", f.path, 0, SEQ, 258, 0, &d));
     mx8i_close_data(d);
     remove_folder(&f);
 }
@@ -115,12 +115,12 @@ static void test_shards(void **state) {
     write_shard(in_folder(&f, "3b.bin"), &(struct shard_header){20240520, 1, 0}, 2, c, 0, 0);
     write_shard(in_folder(&f, "4.u32.bin"), NULL, 4, e, 2, 0);
     write_file(in_folder(&f, "README"), "not a shard", 11);
-    assert_ok(mx8i_open_data("auto", f.path, 0, SEQ, V, 0, &d));
+    assert_ok(open_data("auto", f.path, 0, SEQ, V, 0, &d));
     assert_int_equal(mx8i_count_tokens(d), COUNT(stream));
     assert_non_null(strstr(mx8i_describe_data(d), "5 token shards"));
     for (int64_t p = 0; p < 30; p++) expect_sample(d, p, stream, COUNT(stream));
     mx8i_close_data(d);
-    assert_ok(mx8i_open_data("shards", in_folder(&f, "2.bin"), 0, SEQ, V, 0, &d));
+    assert_ok(open_data("shards", in_folder(&f, "2.bin"), 0, SEQ, V, 0, &d));
     assert_int_equal(mx8i_count_tokens(d), 4);
     mx8i_close_data(d);
     remove_folder(&f);
@@ -153,7 +153,7 @@ static void test_lying_shards(void **state) {
         struct mx8_data *d;
         const char *path = in_folder(&f, "x.bin");
         write_shard(path, cases[i].bare ? NULL : &cases[i].header, cases[i].width, tokens, cases[i].n, cases[i].cut);
-        assert_status(mx8i_open_data("shards", path, 0, SEQ, V, 0, &d), cases[i].status);
+        assert_status(open_data("shards", path, 0, SEQ, V, 0, &d), cases[i].status);
         assert_message(cases[i].message);
         assert_message("x.bin");
     }
@@ -171,7 +171,7 @@ static void test_late_bad_token(void **state) {
     shard[N - 1] = V;
     write_file(in_folder(&f, "x.bin"), shard, N * sizeof *shard);
     free(shard);
-    assert_ok(mx8i_open_data("auto", in_folder(&f, "x.bin"), 0, SEQ, V, 0, &d));
+    assert_ok(open_data("auto", in_folder(&f, "x.bin"), 0, SEQ, V, 0, &d));
     assert_ok(mx8i_read_sample(d, 0, tokens, targets, NULL));
     assert_status(mx8i_read_sample(d, N / (SEQ + 1) - 1, tokens, targets, NULL), MX8_INVALID_ARGUMENT);
     assert_message("token 69999 is 300");
@@ -186,7 +186,7 @@ static void test_random(void **state) {
     static int32_t tokens[3][S], targets[3][S];
     int seen[7] = {0};
     for (int i = 0; i < 3; i++) {
-        assert_ok(mx8i_open_data("random", "", 0, S, 7, i == 2 ? 6 : 5, &d[i]));
+        assert_ok(open_data("random", "", 0, S, 7, i == 2 ? 6 : 5, &d[i]));
         assert_ok(mx8i_read_sample(d[i], 3, tokens[i], targets[i], NULL));
         mx8i_close_data(d[i]);
     }

@@ -5,13 +5,13 @@
 #include "train/data.h"
 #include "train/sha256.h"
 #include "train/shard_writer.h"
-#include "train/stream.h"
+#include "train/source.h"
 #include "train/tokenize.h"
 
 enum { DOCUMENTS = 50 };
 
 static json_t *describe(const char *name) {
-    return json_pack("{s:{s:s}}", "tokenizer", "name", name);
+    return json_pack("{s:{s:s, s:i, s:i}}", "tokenizer", "sha256", name, "vocabulary", 200, "eos", 199);
 }
 
 static enum mx8_status open_writer(
@@ -78,7 +78,7 @@ static void test_shards(void **state) {
         assert_ok(mx8i_hash_file(in_folder(&f, "out/tokens_000003.bin"), hash));
         assert_string_equal(json_string_value(json_object_get(shard, "sha256")), hash);
         json_decref(manifest);
-        assert_ok(mx8i_open_data("auto", in_folder(&f, "out"), 0, 4, 200, 0, &d)); /* as the trainer reads them */
+        assert_ok(open_data("auto", in_folder(&f, "out"), 0, 4, 200, 0, &d)); /* as the trainer reads them */
         assert_int_equal(mx8i_count_tokens(d), DOCUMENTS * (DOCUMENTS + 1) / 2);
         mx8i_close_data(d);
         remove_folder(&f);
@@ -184,8 +184,8 @@ static void test_corpus_to_shards(void **state) {
     assert_ok(mx8i_tokenize_corpus(&options, &progress));
     assert_int_equal(progress.counts.documents, 200);
     assert_int_equal(progress.counts.tokens, progress.counts.text_bytes + 400);
-    assert_ok(mx8i_open_data("text", paths[0], 0, 63, 300, 0, &text));
-    assert_ok(mx8i_open_data("shards", options.folder, 0, 63, 300, 0, &shards));
+    assert_ok(open_data("text", paths[0], 0, 63, 300, 0, &text));
+    assert_ok(open_data("shards", options.folder, 0, 63, 300, 0, &shards));
     assert_int_equal(mx8i_count_tokens(shards), mx8i_count_tokens(text));
     for (int64_t p = 0; p < 90; p++) {
         int32_t a[63], b[63], targets[63];

@@ -1,0 +1,84 @@
+/* The sources behind mx8i_read_sample: each is a stream of `total` tokens that can be read anywhere. */
+#ifndef MX8_TRAIN_SOURCE_H
+#define MX8_TRAIN_SOURCE_H
+
+#include "base/file.h"
+#include "train/data.h"
+#include "train/data_file.h"
+
+/* A file of the text stream: BOS, its bytes, EOS. Small files live on the heap, large ones are read when needed. */
+struct mx8_text_file {
+    int64_t start, size;
+    uint8_t *bytes; /* NULL: read `file` */
+    int64_t file;
+};
+struct mx8_text {
+    struct mx8_text_file *file;
+    int64_t count;
+};
+
+/* Where the tokens of a shard lie: `width` bytes each, little-endian. */
+struct mx8_shard_layout {
+    int64_t count, offset;
+    int32_t width;
+};
+struct mx8_source_shard {
+    struct mx8_shard_layout layout;
+    int64_t start, file;
+};
+struct mx8_shards {
+    struct mx8_source_shard *shard;
+    int64_t count;
+};
+
+/* What made a source's ids. Ids of different tokenizers are never mixed. */
+struct mx8_ids {
+    char tokenizer[72];   /* "bytes", or the SHA-256 of its file; "" unknown */
+    int64_t vocabulary;   /* ids are below this; 0: unknown */
+    int64_t document_end; /* < 0: unknown */
+    int32_t incomplete;   /* the corpus has not been read to its end */
+};
+
+struct mx8_source {
+    const struct mx8_data_options *options; /* while it is opened */
+    struct mx8_data_files *files;           /* of all sources */
+    int64_t total, vocab_size;
+    uint64_t seed;
+    struct mx8_ids ids;
+    char *path, *description;
+    struct mx8_text text;
+    struct mx8_shards shards;
+    /* tokens [at, at + n) of the stream, at + n <= total */
+    enum mx8_status (*read)(const struct mx8_source *s, int64_t at, int64_t n, int32_t *out);
+};
+
+/* path is copied; `files` outlives the stream. Close it in every case. */
+enum mx8_status mx8i_open_source(
+    const struct mx8_data_options *o, const char *path, struct mx8_data_files *files, struct mx8_source *out);
+void mx8i_close_source(struct mx8_source *s);
+enum mx8_status mx8i_open_text(struct mx8_source *s);
+void mx8i_close_text(struct mx8_text *t);
+enum mx8_status mx8i_open_shards(struct mx8_source *s);
+/* Turns n tokens of `width` bytes that lie at the end of out's n int32 into n int32. */
+void mx8i_widen_tokens(int32_t *out, int64_t n, int32_t width);
+
+/* What manifest.json in `folder` says, if there is one that `mx8 tokenize` wrote (*found). Every shard that it lists, or
+ * the one named `only`, must be there with the size it lists. */
+enum mx8_status mx8i_read_manifest(const char *folder, const char *only, int *found, struct mx8_ids *out);
+
+/* One shard by itself, mapped, its header checked; close it in every case but failure. For the tools that look at
+ * shards: they read all of it at once. */
+struct mx8_shard {
+    const uint8_t *tokens;
+    int64_t count;
+    int32_t width;
+    struct mx8_map map;
+    char *path;
+};
+enum mx8_status mx8i_open_shard(const char *path, struct mx8_shard *s);
+void mx8i_close_shard(struct mx8_shard *s);
+int64_t mx8i_load_token(const struct mx8_shard *s, int64_t index);
+/* Whether path is a shard, or a folder that holds any (*.bin). */
+int mx8i_looks_like_shards(const char *path);
+
+#endif
