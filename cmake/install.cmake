@@ -21,3 +21,18 @@ install(FILES ${PROJECT_BINARY_DIR}/mx8-config.cmake ${PROJECT_BINARY_DIR}/mx8-c
   DESTINATION ${package_folder})
 install(FILES ${PROJECT_BINARY_DIR}/mx8.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 install(DIRECTORY examples/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)
+
+# The manual page and the completion scripts are what the program says of itself.
+foreach(page "man/mx8.1 man" "bash/mx8 completion bash" "zsh/_mx8 completion zsh")
+  separate_arguments(page)
+  list(POP_FRONT page file)
+  get_filename_component(folder ${PROJECT_BINARY_DIR}/share/${file} DIRECTORY)
+  file(MAKE_DIRECTORY ${folder})
+  add_custom_command(OUTPUT ${PROJECT_BINARY_DIR}/share/${file} DEPENDS mx8
+    COMMAND $<TARGET_FILE:mx8> ${page} >${PROJECT_BINARY_DIR}/share/${file})
+  list(APPEND pages ${PROJECT_BINARY_DIR}/share/${file})
+endforeach()
+add_custom_target(pages ALL DEPENDS ${pages})
+install(FILES ${PROJECT_BINARY_DIR}/share/man/mx8.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(FILES ${PROJECT_BINARY_DIR}/share/bash/mx8 DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+install(FILES ${PROJECT_BINARY_DIR}/share/zsh/_mx8 DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)

@@ -2,6 +2,7 @@
 #ifndef MX8_CLI_BENCH_H
 #define MX8_CLI_BENCH_H
 
+#include <stdio.h>
 #include "kernels/kernels.h"
 #include "mx8/mx8.h"
 
@@ -56,7 +57,7 @@ enum mx8_status mx8i_check_loss(struct mx8_bench *b, struct mx8_check *out);
 double mx8i_count_loss_flops(const struct mx8_bench *b);
 
 const struct mx8_problem *mx8i_find_problem(const char *name);
-void mx8i_list_problems(void); /* on stdout, for --help */
+void mx8i_list_problems(FILE *out); /* for --help */
 /* "4096x1024x512xG8" into b->dim. */
 enum mx8_status mx8i_parse_shape(struct mx8_bench *b, const char *text);
 

@@ -19,11 +19,11 @@ const struct mx8_problem *mx8i_find_problem(const char *name) {
     return NULL;
 }
 
-void mx8i_list_problems(void) {
-    printf("  %-16s %-14s %s\n", "OP", "SHAPE", "for example");
+void mx8i_list_problems(FILE *out) {
+    fprintf(out, "  %-16s %-14s %s\n", "OP", "SHAPE", "for example");
     for (size_t i = 0; i < N_LISTS; i++)
         for (const struct mx8_problem *p = lists[i]; p->name; p++)
-            printf("  %-16s %-14s mx8 bench %s %s\n", p->name, p->shape, p->name, p->example);
+            fprintf(out, "  %-16s %-14s mx8 bench %s %s\n", p->name, p->shape, p->name, p->example);
 }
 
 /* Letters before a number name the dimension and must be the right ones: "G8" where the shape says G. */

@@ -13,6 +13,8 @@ struct mx8_command {
     const char *name, *summary;
     int (*run)(int argc, char **argv);
 };
+extern const struct mx8_command mx8i_commands[];
+extern const int32_t mx8i_command_count;
 
 int mx8i_run_train(int argc, char **argv);
 int mx8i_run_compare(int argc, char **argv);
@@ -24,6 +26,8 @@ int mx8i_run_quantize(int argc, char **argv);
 int mx8i_run_tokenize(int argc, char **argv);
 int mx8i_run_detokenize(int argc, char **argv);
 int mx8i_run_inspect(int argc, char **argv);
+int mx8i_run_completion(int argc, char **argv);
+int mx8i_run_man(int argc, char **argv);
 
 /* 1 when -h, --help or help is among the words. */
 int mx8i_wants_help(int argc, char **argv);
@@ -33,6 +37,17 @@ int mx8i_take_word(int *argc, char **argv, const char *name);
 int mx8i_take_value(int *argc, char **argv, const char *name, const char **value);
 /* Prints usage, a blank line, and the option table (NULL: none) to stdout; returns MX8_EXIT_OK. */
 int mx8i_print_help(const char *usage, const struct mx8_option *table, int32_t count);
+
+/* What a command's --help is made of. */
+struct mx8_help {
+    char *usage;
+    const struct mx8_option *table; /* NULL: none */
+    int32_t count;
+};
+int mx8i_ask_help(const struct mx8_command *command, struct mx8_help *out); /* 0 when it has none */
+void mx8i_release_help(struct mx8_help *h);
+/* The next flag like "--recipes" that a usage text names and that is no key of a table with sections; NULL: no more. */
+const char *mx8i_next_flag(const char *text, size_t *size);
 
 /* "mx8 COMMAND: last error" to stderr. The exit code is 130 after an interrupt, else `code`. */
 int mx8i_report_failure(const char *command, enum mx8_status status, int code);

@@ -216,15 +216,23 @@ static int bench(const struct mx8_options *o, const char *const *words, int n_wo
     return wrong ? MX8_EXIT_FAILURE : MX8_EXIT_OK;
 }
 
+static int print_help(void) {
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    if (!out) return MX8_EXIT_FAILURE;
+    fputs(usage, out);
+    mx8i_list_problems(out);
+    int code = fclose(out) == 0 ? mx8i_print_help(text, table, TABLE_COUNT) : MX8_EXIT_FAILURE;
+    free(text);
+    return code;
+}
+
 int mx8i_run_bench(int argc, char **argv) {
     struct mx8_options options;
     const char *words[2];
     int n_words = 0;
-    if (mx8i_wants_help(argc, argv)) {
-        fputs(usage, stdout);
-        mx8i_list_problems();
-        return mx8i_print_help("", table, TABLE_COUNT);
-    }
+    if (mx8i_wants_help(argc, argv)) return print_help();
     enum mx8_status status = mx8i_open_options(table, TABLE_COUNT, &options);
     if (status != MX8_OK) return mx8i_report_failure("bench", status, MX8_EXIT_FAILURE);
     status = mx8i_parse_flags(&options, argc - 1, argv + 1, NULL, words, &n_words, 2);

@@ -1,16 +1,10 @@
-/* Words of the command line, help, failing, and small formatting that subcommands share. */
+/* Words of the command line, failing, and small formatting that subcommands share. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include "base/error.h"
 #include "base/file.h"
 #include "cli/cli.h"
-
-int mx8i_wants_help(int argc, char **argv) {
-    for (int i = 1; i < argc; i++)
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) return 1;
-    return 0;
-}
 
 static void drop_words(int *argc, char **argv, int at, int n) {
     memmove(&argv[at], &argv[at + n], (size_t)(*argc - at - n) * sizeof *argv);
@@ -44,18 +38,6 @@ int mx8i_take_value(int *argc, char **argv, const char *name, const char **value
         }
     }
     return 1;
-}
-
-int mx8i_print_help(const char *usage, const struct mx8_option *table, int32_t count) {
-    struct mx8_options options;
-    fputs(usage, stdout);
-    if (table && mx8i_open_options(table, count, &options) == MX8_OK) {
-        int width = mx8i_get_terminal_width();
-        fputc('\n', stdout);
-        mx8i_print_options(&options, stdout, NULL, width < 60 ? 60 : width > 120 ? 120 : width);
-        mx8i_close_options(&options);
-    }
-    return MX8_EXIT_OK;
 }
 
 int mx8i_report_failure(const char *command, enum mx8_status status, int code) {

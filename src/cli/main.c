@@ -3,7 +3,7 @@
 #include <string.h>
 #include "cli/cli.h"
 
-static const struct mx8_command commands[] = {
+const struct mx8_command mx8i_commands[] = {
     {"train", "train a Llama4-style mixture of experts", mx8i_run_train},
     {"compare", "train the same model with several recipes and compare them", mx8i_run_compare},
     {"report", "write an HTML report of finished runs", mx8i_run_report},
@@ -14,22 +14,25 @@ static const struct mx8_command commands[] = {
     {"quantize", "quantize a safetensors file to MXFP8", mx8i_run_quantize},
     {"info", "show what this machine has and what mx8 makes of it", mx8i_run_info},
     {"ops", "list the operators", mx8i_run_ops},
+    {"completion", "print a completion script for bash or zsh", mx8i_run_completion},
+    {"man", "print the manual page", mx8i_run_man},
 };
-#define N_COMMANDS ((int)(sizeof commands / sizeof commands[0]))
+#define N_COMMANDS ((int)(sizeof mx8i_commands / sizeof mx8i_commands[0]))
+const int32_t mx8i_command_count = N_COMMANDS;
 
 static void print_usage(FILE *out) {
     fprintf(out,
         "mx8 %s: trains mixture-of-experts language models in MXFP8\n\n"
         "usage: mx8 COMMAND [FLAGS]\n\n",
         mx8_get_version_text());
-    for (int i = 0; i < N_COMMANDS; i++) fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].summary);
+    for (int i = 0; i < N_COMMANDS; i++) fprintf(out, "  %-10s %s\n", mx8i_commands[i].name, mx8i_commands[i].summary);
     fprintf(out, "\n  mx8 COMMAND --help explains a command, mx8 --version prints the version\n"
                  "  exit codes: 0 done, 1 failed, 2 wrong command line, 130 interrupted\n");
 }
 
 static const struct mx8_command *find_command(const char *name) {
     for (int i = 0; i < N_COMMANDS; i++)
-        if (strcmp(commands[i].name, name) == 0) return &commands[i];
+        if (strcmp(mx8i_commands[i].name, name) == 0) return &mx8i_commands[i];
     return NULL;
 }
 
@@ -39,9 +42,9 @@ static const char *suggest_command(const char *word) {
     size_t best_length = 1;
     for (int i = 0; i < N_COMMANDS; i++) {
         size_t length = 0;
-        while (word[length] && word[length] == commands[i].name[length]) length++;
+        while (word[length] && word[length] == mx8i_commands[i].name[length]) length++;
         if (length > best_length) {
-            best = commands[i].name;
+            best = mx8i_commands[i].name;
             best_length = length;
         }
     }

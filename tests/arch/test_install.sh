@@ -9,6 +9,9 @@ flags="-O1 -Wall -Werror${sanitize:+ -fsanitize=$sanitize}"
 cmake --install "$build" --prefix "$work/first" >out 2>err || fail "cmake --install"
 mv first moved
 "$work/moved/bin/mx8" --version >out || fail "the installed mx8 does not run"
+for file in man/man1/mx8.1 bash-completion/completions/mx8 zsh/site-functions/_mx8; do
+    [ -s moved/share/$file ] || fail "share/$file is not installed"
+done
 [ -z "$(grep -rlI "$work/first" moved)" ] || fail "installed files name their first place"
 
 pc=$(dirname "$(find moved -name mx8.pc)")
