@@ -50,5 +50,5 @@ if command -v zsh >/dev/null; then
     zsh -n _mx8 || fail "zsh does not take its script"
 fi
 if command -v mandoc >/dev/null; then
-    mandoc -W warning -T lint mx8.1 >out || fail "mandoc warns"
+    mandoc -W error -T utf8 mx8.1 >out 2>err || fail "mandoc finds errors in the page"
 fi
