@@ -19,7 +19,8 @@
 #include "kernels/cuda/backend.h"
 
 #define BATCHES          15
-#define MAX_EXPERTS      8
+#define MAX_EXPERTS      8   /* of the large shapes; memory is sized by them */
+#define MAX_GROUPS       128
 #define PATTERN          ((size_t)1 << 22) /* numbers drawn on the host, repeated on the device */
 #define DIVIDE_UP(n, by) (((n) + (by)-1) / (by))
 
@@ -162,13 +163,13 @@ static void prepare_buffers(size_t elements, size_t code_bytes, size_t out_bytes
         buffers.scales[i] = reserve(code_bytes / 32 + 4096);
     }
     buffers.out = reserve(out_bytes);
-    buffers.offsets = reserve(MAX_EXPERTS * sizeof(int32_t));
-    buffers.padded_ends = reserve(MAX_EXPERTS * sizeof(int32_t));
+    buffers.offsets = reserve(MAX_GROUPS * sizeof(int32_t));
+    buffers.padded_ends = reserve(MAX_GROUPS * sizeof(int32_t));
 }
 
 /* Cumulative ends of G groups of M rows: equal, or of sizes 1 : 2 : .. : G (and then not multiples of anything). */
 static void set_groups(int64_t M, int32_t G, int skewed) {
-    int32_t ends[MAX_EXPERTS];
+    int32_t ends[MAX_GROUPS];
     for (int32_t g = 0; g < G; g++)
         ends[g] = (int32_t)(skewed ? M * (g + 1) * (g + 2) / (G * (G + 1)) : M * (g + 1) / G);
     require(exec.k->upload(&exec, buffers.offsets, ends, (size_t)G * sizeof *ends), "upload");
@@ -378,6 +379,15 @@ static void bench_grouped(int64_t M, int64_t N, int64_t K) {
     }
 }
 
+/* 128 experts with few tokens each, as in decoding-sized batches: bound by reading the weights. */
+static void bench_many_groups(int64_t N, int64_t K) {
+    static const int64_t tokens[] = {32, 64, 96, 128, 256};
+    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
+        set_groups(tokens[i] * MAX_GROUPS, MAX_GROUPS, 0);
+        bench_row_groups("mxfp8 forward", tokens[i] * MAX_GROUPS, N, K, MAX_GROUPS, 0, 0);
+    }
+}
+
 static void bench_dense(int64_t n) {
     struct mx8_quant_job a = make_quant(1, n, n, ROWS, 0, 0, 256, 1, 1, 0),
                          b = make_quant(1, n, n, ROWS, 1, 1, 256, 32, 32, 0);
@@ -456,6 +466,7 @@ int main(int argc, char **argv) {
     bench_quantizers(65536, 5120, 8192);
     bench_dense(8192);
     bench_grouped(65536, 8192, 5120);
+    bench_many_groups(1024, 2048);
     if (!quick) {
         bench_quantizers(65536, 7168, 2048);
         bench_grouped(65536, 2048, 7168);

@@ -62,6 +62,7 @@ static const struct sizes {
     {3, {200, 70, 0}},    /* last empty */
     {5, {0, 0, 0, 0, 0}}, /* all empty */
     {6, {7, 300, 0, 0, 513, 1}},
+    {8, {63, 64, 65, 192, 193, 320, 384, 32}}, /* around a warpgroup's 64 rows */
     {33, {0}}, /* sizes by rule */
     {128, {0}},
 };

@@ -56,7 +56,7 @@ template <class C> enum mx8_status launch(const struct mx8_exec *x, const struct
     const uint64_t es = C::MX ? 1 : 2, os = C::OUT == BF16 ? 2 : 4;
     const CUtensorMapDataType in = C::MX ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
     const CUtensorMapDataType out = C::OUT == BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
-    CUtensorMap ta, tb, td;
+    CUtensorMap ta, few, tb, td;
     // (inner, outer) of a map: (k, lines) or (lines, k); an expert's matrix follows the one before it.
     const uint64_t K = (uint64_t)j->K, M = (uint64_t)j->M, N = (uint64_t)j->N, tall = grouped_m ? (uint64_t)G : 1;
     const uint64_t da[2] = {C::TA ? M : K, C::TA ? K : M}, pa[1] = {(uint64_t)(C::TA ? j->a.ks : j->a.ls) * es};
@@ -65,7 +65,9 @@ template <class C> enum mx8_status launch(const struct mx8_exec *x, const struct
     const uint64_t pd[2] = {(uint64_t)j->c_ls * os, (uint64_t)(grouped_m || G == 1 ? (int64_t)j->M * j->c_ls : j->c_gs) * os};
     const uint32_t ba[2] = {C::TA ? 64u : (uint32_t)C::KB, C::TA ? (uint32_t)C::KB : BM / CLUSTER};
     const uint32_t bb[2] = {C::TB ? 64u : (uint32_t)C::KB, C::TB ? (uint32_t)C::KB : BN}, bd[3] = {(uint32_t)(64 / os), 64, 1};
+    const uint32_t bf[2] = {ba[0], C::TA ? ba[1] : FEW};
     if (!encode(b, &ta, in, (void *)j->a.data, 2, da, pa, ba, CU_TENSOR_MAP_SWIZZLE_128B) ||
+        !encode(b, &few, in, (void *)j->a.data, 2, da, pa, bf, CU_TENSOR_MAP_SWIZZLE_128B) ||
         !encode(b, &tb, in, (void *)j->b.data, 2, db, pb, bb, CU_TENSOR_MAP_SWIZZLE_128B) ||
         !encode(b, &td, out, j->c, 3, dd, pd, bd, CU_TENSOR_MAP_SWIZZLE_64B))
         return MX8_UNSUPPORTED;
@@ -97,7 +99,7 @@ template <class C> enum mx8_status launch(const struct mx8_exec *x, const struct
         grid = clusters * CLUSTER;
     }
     lc.gridDim = dim3((unsigned)grid);
-    CUDA_TRY(cudaLaunchKernelEx(&lc, gemm<C>, ta, tb, scales.a, scales.b, td, p), "gemm");
+    CUDA_TRY(cudaLaunchKernelEx(&lc, gemm<C>, ta, few, tb, scales.a, scales.b, td, p), "gemm");
     return MX8_OK;
 }
 

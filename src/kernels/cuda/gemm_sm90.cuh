@@ -16,7 +16,8 @@
 //   stage s:  TMA -> A[256 x 128 B] B[128 x 128 B] --full[s]--> wgmma x 4 a wave --empty[s]--> TMA
 //             TMA -> scale ring[s + KS slots]     --full[s]--> promotion
 //
-// Groups: M groups begin at any row; a tile that ends inside 256 rows stores with predicates instead of TMA. MXFP8 K groups
+// Groups: M groups begin at any row; a tile that ends inside 256 rows stores with predicates instead of TMA, and a warpgroup
+// multiplies none of its 64 rows that are all past the end; tiles of up to 128 rows load only 64 or 128 of them (boxes of FEW). MXFP8 K groups
 // begin at multiples of the K-block (the quantizer pads them with zero codes); bf16 ones begin anywhere. Offsets are read on the device.
 //
 // Sustained on one H200 (700 W), 65,536 x 8192 x 5120, 8 experts, 2026-12-01, bench/cuda_kernels.c --sustain 0.5 --quick: forward
@@ -29,7 +30,7 @@
 #include "ptx.cuh"
 
 namespace sm90 {
-enum { BM = 256, BN = 128, STAGES = 4, WAVES = 2, CLUSTER = 2 };
+enum { BM = 256, BN = 128, STAGES = 4, WAVES = 2, CLUSTER = 2, FEW = 32 };
 enum Kind { M_GROUPS, K_GROUPS };
 enum Scales { S1, S32, NONE };  // rows of B that share a scale; NONE: bf16 operands
 enum Output { BF16, F32, F32_ADD };
@@ -166,6 +167,14 @@ __device__ __forceinline__ void promote(Flush flush, float (&sum)[WAVES][BN / 2]
     if (r.slot >= C::RING) r.slot -= C::RING;
 }
 
+// A K-block that this warpgroup has no rows for.
+template <class C> __device__ __forceinline__ void pass(Ring &r, uint32_t bar, int lane) {
+    ptx::mbar_wait(bar + 8 * r.stage, r.phase);
+    if (lane < CLUSTER) ptx::mbar_arrive_cta(bar + 8 * (STAGES + r.stage), lane);
+    if (++r.stage == STAGES) { r.stage = 0; r.phase ^= 1; }
+    if (++r.slot == C::RING) r.slot = 0;
+}
+
 // Writes one finished 64 x BN wave of a warpgroup in pieces of 64 bytes a row, staged in shared memory: through TMA when all
 // 64 rows are the tile's own, by predicated copies when the group ends inside (TMA would overwrite the next group's rows).
 template <class C> struct Store {
@@ -267,13 +276,21 @@ __device__ __forceinline__ void accumulate(float (&sum)[WAVES][BN / 2], Ring &r,
     if (++r.stage == STAGES) { r.stage = 0; r.phase ^= 1; }
 }
 
+// Rows of A that a tile loads.
+template <class C> __device__ __forceinline__ int height_of(const Walk<C> &t) {
+    return C::TA || C::KIND == K_GROUPS || t.rows > BM / 2 ? (int)BM : t.rows > BM / 4 ? BM / 2 : BM / 4;
+}
+
 // One K-block of A and B. An operand with contiguous k comes as rows of 128 bytes; one with contiguous lines as pieces of 64
 // lines (128 bytes) by 64 k, 8 KB each. Either way 64 lines take 8 KB, swizzled in atoms of 8 rows.
 template <class C>
-__device__ __forceinline__ void load(const CUtensorMap *ta, const CUtensorMap *tb, const Args &p, const Walk<C> &t, uint32_t full, uint32_t a, uint32_t b, int k) {
+__device__ __forceinline__ void load(const CUtensorMap *ta, const CUtensorMap *few, const CUtensorMap *tb, const Args &p, const Walk<C> &t, uint32_t full,
+                                     uint32_t a, uint32_t b, int k) {
     const uint16_t all = (1 << CLUSTER) - 1;
-    const int row = t.rank * (BM / CLUSTER);
-    if (!C::TA) ptx::tma_load_multicast(ta, full, a + row * 128, k, t.m0 + row, all);
+    const int height = height_of<C>(t), row = t.rank * (height / CLUSTER);
+    if (!C::TA && height == BM) ptx::tma_load_multicast(ta, full, a + row * 128, k, t.m0 + row, all);
+    else if (!C::TA)
+        for (int i = 0; i < height / CLUSTER; i += FEW) ptx::tma_load_multicast(few, full, a + (row + i) * 128, k, t.m0 + row + i, all);
     else
         for (int i = 0; i < BM / CLUSTER; i += 64) ptx::tma_load_multicast(ta, full, a + (row + i) * 128, t.m0 + row + i, k, all);
     if (!C::TB) ptx::tma_load(tb, full, b, k, (C::KIND == M_GROUPS ? t.g * p.N : 0) + t.n0);
@@ -282,7 +299,7 @@ __device__ __forceinline__ void load(const CUtensorMap *ta, const CUtensorMap *t
 }
 
 template <class C>
-__device__ __forceinline__ void produce(const CUtensorMap *ta, const CUtensorMap *tb, const CUtensorMap *tsa, const CUtensorMap *tsb,
+__device__ __forceinline__ void produce(const CUtensorMap *ta, const CUtensorMap *few, const CUtensorMap *tb, const CUtensorMap *tsa, const CUtensorMap *tsb,
                                         const Args &p, const int *pre, uint32_t sm) {
     ptx::tma_prefetch(ta);
     ptx::tma_prefetch(tb);
@@ -294,8 +311,8 @@ __device__ __forceinline__ void produce(const CUtensorMap *ta, const CUtensorMap
             ptx::mbar_wait(sm + C::O_BAR + 8 * (STAGES + st), ph);
             const uint32_t full = sm + C::O_BAR + 8 * st, ring = sm + C::O_RING + slot * C::SLOT;
             const bool scales = C::MX && kb % C::KS == 0;
-            ptx::mbar_expect(full, C::A_BYTES + C::B_BYTES + (scales ? (BM + C::B_SCALES) * 4 : 0));
-            load<C>(ta, tb, p, t, full, sm + st * C::A_BYTES, sm + C::O_B + st * C::B_BYTES, t.k0 + kb * C::KB);
+            ptx::mbar_expect(full, height_of<C>(t) * 128 + C::B_BYTES + (scales ? (BM + C::B_SCALES) * 4 : 0));
+            load<C>(ta, few, tb, p, t, full, sm + st * C::A_BYTES, sm + C::O_B + st * C::B_BYTES, t.k0 + kb * C::KB);
             if (scales) {
                 const int at = (t.k0 + kb * C::KB) / C::KQ;
                 ptx::tma_load(tsa, full, ring, t.scale_row, at);
@@ -318,9 +335,12 @@ template <class C> __device__ __forceinline__ void consume(const CUtensorMap *td
     auto flush = [&](int w) { if (w < left) store(sum[w], pend[0], pend[1] + w * 128 + wg * 64, pend[2] - w * 128 - wg * 64, pend[3]); };
     Walk<C> t(p, pre);
     while (t.next()) {
-        const int waves = C::KIND == K_GROUPS ? (int)WAVES : min((int)WAVES, (t.rows + 127) / 128);
-        if (waves == 1 && left == 2) { flush(1); left = 1; }
-        if (C::KIND == K_GROUPS && t.nk == 0) { // an empty contraction: zeros
+        const int waves = C::KIND == K_GROUPS ? (int)WAVES : min((int)WAVES, (t.rows - wg * 64 + 127) / 128);
+        if (waves < 2 && left == 2) { flush(1); left = 1; }
+        if (C::KIND == M_GROUPS && waves == 0) {
+            flush(0);
+            for (int kb = 0; kb < t.nk; kb++) pass<C>(ring, bar, lane);
+        } else if (C::KIND == K_GROUPS && t.nk == 0) { // an empty contraction: zeros
 #pragma unroll
             for (int w = 0; w < WAVES; w++) {
                 flush(w);
@@ -352,7 +372,7 @@ template <class C> __device__ __forceinline__ void consume(const CUtensorMap *td
 }
 
 template <class C>
-__global__ __launch_bounds__(384, 1) void gemm(const __grid_constant__ CUtensorMap ta, const __grid_constant__ CUtensorMap tb,
+__global__ __launch_bounds__(384, 1) void gemm(const __grid_constant__ CUtensorMap ta, const __grid_constant__ CUtensorMap few, const __grid_constant__ CUtensorMap tb,
                                                const __grid_constant__ CUtensorMap tsa, const __grid_constant__ CUtensorMap tsb,
                                                const __grid_constant__ CUtensorMap td, const __grid_constant__ Args p) {
     extern __shared__ __align__(1024) uint8_t base[];
@@ -381,7 +401,7 @@ __global__ __launch_bounds__(384, 1) void gemm(const __grid_constant__ CUtensorM
     ptx::cluster_sync();
     if (wid >= 8) {
         ptx::registers_down<40>();
-        if (wid == 8 && lane == 0) produce<C>(&ta, &tb, &tsa, &tsb, p, pre, sm);
+        if (wid == 8 && lane == 0) produce<C>(&ta, &few, &tb, &tsa, &tsb, p, pre, sm);
     } else {
         ptx::registers_up<232>();
         consume<C>(&td, p, pre, sm, (int *)(base + C::O_PEND), wid, lane);
