@@ -114,7 +114,7 @@ def mx8_grouped(M, N, K, G):
         wqt, wst = mt.quantize_3d(w, **tile)
         given = dict(dyq=gq, dys=gs, dyq_t=gqt, dys_t=gst, ends=ends)
         out("mx8_grouped dgrad, product alone", timed(lambda: op.grouped_linear_backward(g, None, None, offs, **given, wq_t=wqt, ws_t=wst, **geometry)), fl, **k)
-        xqt, xst, _ = mt.quantize_cols(x, offs, **style)
+        xqt, xst, _ = mt.quantize_cols(x, offs, **(style | dict(tile_rows=geometry["col_tile_rows"] or 1)))
         out("mx8_grouped wgrad, product alone", timed(lambda: op.grouped_linear_backward(g, None, None, offs, **given, xq_t=xqt, xs_t=xst, **geometry, **bf)), fl, **k)
     for f in (whole, products): attempt(f)
 
