@@ -3,7 +3,7 @@
  * walk with memory behind it computes. So the memory plan cannot differ from what the step uses.
  *
  * Memory of a step is two stacks. `saved` grows through forward and shrinks through backward; `scratch` holds what lives
- * inside one layer's pass. A checkpointed layer leaves its input and its routing in `saved` and is walked forward again
+ * inside one layer's pass, and above it the workspace of the operator that runs. A checkpointed layer leaves its input and its routing in `saved` and is walked forward again
  * just before its backward. */
 #ifndef MX8_MODEL_INTERNAL_H
 #define MX8_MODEL_INTERNAL_H
@@ -70,8 +70,6 @@ struct mx8_model {
     float *masters, *gradients, *moments, *buffers;
     uint16_t *copies;
     uint8_t *codes;
-    void *workspace;
-    size_t workspace_size;
     struct mx8_io io;
     struct mx8_stack saved, scratch;
     /* host side */
@@ -91,7 +89,7 @@ static const struct mx8_tensor MX8_ABSENT = {0};
 /* ---- walk.c: the vocabulary of the layer files ---- */
 struct mx8_tensor mx8i_take(struct mx8_stack *s, int32_t dtype, int32_t ndim, const int64_t *shape);
 struct mx8_tensor mx8i_take_rows(struct mx8_stack *s, int32_t dtype, int64_t rows, int64_t cols);
-/* Infers (planning) or runs a row of the operator table with the model's workspace. */
+/* Infers (planning) or runs a row of the operator table with the scratch stack's free part as workspace. */
 enum mx8_status mx8i_call(struct mx8_model *m, enum mx8_row row, int32_t backward, struct mx8_op_call *call);
 struct mx8_op_options mx8i_make_options(const struct mx8_model *m, const struct mx8_param *p);
 struct mx8_forms mx8i_view_weight(const struct mx8_model *m, const struct mx8_param *p);

@@ -131,7 +131,6 @@ static enum mx8_status allocate_device(struct mx8_model *m, uint8_t **io) {
         {"AdamW moments", &m->moments, p->moments, 1},
         {"activations", &m->saved.base, p->saved, 0},
         {"scratch", &m->scratch.base, p->scratch, 0},
-        {"workspace", &m->workspace, p->workspace, 0},
         {"expert bias", &m->buffers, m->params.buffer_elements * sizeof(float), 1},
         {"batch and tables", io, m->io_size, 1},
     };
@@ -154,7 +153,7 @@ static void release_memory(struct mx8_model *m) {
         const struct mx8_exec *x = &m->ctx->exec;
         if (m->ctx->saturated == m->io.saturated) m->ctx->saturated = NULL;
         void *parts[] = {m->masters, m->copies, m->codes, m->gradients, m->moments, m->saved.base, m->scratch.base,
-            m->workspace, m->buffers, m->io.tokens /* first of its block */};
+            m->buffers, m->io.tokens /* first of its block */};
         for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
             if (parts[i]) x->k->release(x, parts[i]);
         }

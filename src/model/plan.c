@@ -111,7 +111,6 @@ static void sum_plan(struct mx8_model *m) {
         .moments = training ? 2 * n * sizeof(float) : 0,
         .saved = m->saved.peak,
         .scratch = m->scratch.peak,
-        .workspace = m->workspace_size,
         .buffers = m->params.buffer_elements * sizeof(float) + m->io_size};
     struct mx8_memory_plan *p = &m->plan[0];
     p->total = p->masters + p->copies + p->codes + p->gradients + p->moments + p->saved + p->scratch + p->workspace +

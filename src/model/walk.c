@@ -19,14 +19,17 @@ struct mx8_tensor mx8i_take_rows(struct mx8_stack *s, int32_t dtype, int64_t row
 
 enum mx8_status mx8i_call(struct mx8_model *m, enum mx8_row row, int32_t backward, struct mx8_op_call *call) {
     const struct mx8_op *op = mx8_get_op((int32_t)row);
+    struct mx8_plan top = {m->scratch.used}; /* a call's workspace is what the scratch stack has above its tensors */
     if (!m->planning) {
-        call->workspace = m->workspace;
-        call->workspace_size = m->workspace_size;
+        size_t at = mx8i_reserve(&top, 0);
+        call->workspace = m->scratch.base + at;
+        call->workspace_size = m->plan->scratch - at;
         return mx8_run_op(m->ctx, op, backward, call);
     }
     struct mx8_op_call inferred = *call;
     MX8_TRY(mx8_infer_op(op, backward, &inferred));
-    if (m->workspace_size < inferred.workspace_size) m->workspace_size = inferred.workspace_size;
+    mx8i_reserve(&top, inferred.workspace_size);
+    if (m->scratch.peak < top.size) m->scratch.peak = top.size;
     return MX8_OK;
 }
 

@@ -127,8 +127,8 @@ enum mx8_status mx8i_describe_plan(const struct mx8_job *job, struct mx8_context
     log_bytes(out, "gradients", "in float32", p->gradients);
     log_bytes(out, "moments", "AdamW's, in float32", p->moments);
     log_bytes(out, "saved", "activations kept for the backward pass", p->saved);
-    log_bytes(out, "scratch", "inside one layer", p->scratch);
-    log_bytes(out, "workspace", "of operators and threads", p->workspace);
+    log_bytes(out, "scratch", "inside one layer, operators' workspace included", p->scratch);
+    log_bytes(out, "workspace", "of the device or the threads", p->workspace);
     log_bytes(out, "buffers", "expert bias and step inputs", p->buffers);
     log_bytes(out, "batch", "tokens being read, optimizer scalars", mx8i_count_batch_bytes(job) + MX8_OPTIMIZER_BYTES);
     log_bytes(out, "total", "held from start to end", (size_t)mx8i_count_job_bytes(job, p));

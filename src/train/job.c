@@ -119,6 +119,16 @@ static void resolve_rest(const struct mx8_options *o, struct mx8_job *job, const
     if (job->compile && job->device == 0) mx8i_log(notes, "compile.enable: nothing to compile on the CPU");
 }
 
+/* Each chunk of the head adds to all of its weight's gradient (4 V D bytes read and written): on CUDA, where that is what a
+ * small chunk waits for, a chunk is as large as 2 GiB of bf16 logits allow, up to 8192 rows. The CPU keeps the operator's
+ * own choice, which stays in its caches. */
+static int64_t choose_loss_chunk(const struct mx8_job *job) {
+    if (job->device == 0) return 0;
+    int64_t rows = 8192;
+    while (rows > 512 && rows * job->config.vocab_size * 2 > INT64_C(2) << 30) rows /= 2;
+    return rows;
+}
+
 enum mx8_status mx8i_resolve_job(const struct mx8_options *o, struct mx8_job *out, const struct mx8_log *notes) {
     static const struct mx8_log silent;
     if (!notes) notes = &silent;
@@ -132,5 +142,6 @@ enum mx8_status mx8i_resolve_job(const struct mx8_options *o, struct mx8_job *ou
     MX8_TRY(mx8i_resolve_data(o, out, notes));
     MX8_TRY(resolve_checkpoint(o, out));
     resolve_rest(o, out, notes);
+    out->model.loss_chunk_rows = choose_loss_chunk(out);
     return MX8_OK;
 }
