@@ -59,6 +59,7 @@ struct mx8_op_options {
     float loss_scale;                /* lm_head_loss: factor of the gradient and of the summed loss; 0 means 1 / rows */
     float attn_scale;                /* attention: 0 means 1 / sqrt(head dim) */
     int64_t seq_len;                 /* attention, rope: tokens of one sequence; rows are batch * seq_len */
+    float limit;                     /* clamp: more than 0 */
 };
 
 #define MX8_MAX_INPUTS 16

@@ -112,6 +112,7 @@ class Options(Structure):
         ("loss_scale", c_float),
         ("attn_scale", c_float),
         ("seq_len", c_int64),
+        ("limit", c_float),
     ]
 
 

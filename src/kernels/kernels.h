@@ -126,6 +126,10 @@ struct mx8_swiglu_job {
     int64_t gate_ls, up_ls, h_ls, dh_ls, dgate_ls, dup_ls;
 };
 
+/* y = x where |x| <= limit, else limit with the sign of x; NaN stays. backward: dx = dy where |x| <= limit, else 0. All
+ * contiguous, n elements; y may be x, dx may be dy. */
+struct mx8_clamp_job { int64_t n; int32_t dtype; float limit; const void *x; void *y; const void *dy; void *dx; };
+
 /* y[t] = w[tokens[t]]; backward dw (V,D) f32 += sum of dy[t] over t in rising order. Tokens outside [0,V) read as 0. */
 struct mx8_embedding_job {
     int64_t T, V, D; const int32_t *tokens; const void *w; int32_t w_dtype; void *y; int32_t dtype;
@@ -181,6 +185,8 @@ struct mx8_kernels {
     enum mx8_status (*combine_backward)(const struct mx8_exec *x, const struct mx8_combine_job *j);
     enum mx8_status (*swiglu)(const struct mx8_exec *x, const struct mx8_swiglu_job *j);
     enum mx8_status (*swiglu_backward)(const struct mx8_exec *x, const struct mx8_swiglu_job *j);
+    enum mx8_status (*clamp)(const struct mx8_exec *x, const struct mx8_clamp_job *j);
+    enum mx8_status (*clamp_backward)(const struct mx8_exec *x, const struct mx8_clamp_job *j);
     size_t (*embedding_workspace)(const struct mx8_embedding_job *j);
     enum mx8_status (*embedding)(const struct mx8_exec *x, const struct mx8_embedding_job *j);
     enum mx8_status (*embedding_backward)(const struct mx8_exec *x, const struct mx8_embedding_job *j);

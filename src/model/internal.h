@@ -28,6 +28,7 @@ struct mx8_routing { struct mx8_tensor scores, indices, weights, order, position
 /* What a layer's backward reads. x: layer input; h: x + attention. */
 struct mx8_activations {
     struct mx8_tensor x, rstd_attention, q, k, v, lse, h, rstd_ffn, expert_out;
+    struct mx8_tensor raw_q, raw_k, raw_v, rstd_q, rstd_k; /* before norm and clamp; absent where there is neither */
     struct mx8_forms n1, o, n2, rows;
     struct mx8_ffn_saved dense, experts;
     struct mx8_routing routing;
@@ -36,6 +37,7 @@ struct mx8_activations {
 
 struct mx8_layer {
     const struct mx8_param *attention_norm, *wq, *wk, *wv, *wo, *ffn_norm, *gate;
+    const struct mx8_param *q_norm, *k_norm; /* NULL: none, or a norm without weight */
     struct mx8_ffn dense;   /* of a dense layer, or the shared experts (w1 NULL: none) */
     struct mx8_ffn experts;
     const struct mx8_buffer *bias; /* NULL: none */
@@ -49,6 +51,8 @@ struct mx8_layer {
 struct mx8_io {
     int32_t *tokens, *targets, *docs;  /* T each */
     float *rope_table;                 /* (S, d/2, 2) */
+    float *temperature_table;          /* the same, without turning: what scales the queries of layers without RoPE */
+    float *ones;                       /* weight of a norm that has none */
     uint8_t *readback;                 /* loss (f64), then (moe layers, E) int32 offsets: one download per microbatch */
     int64_t *saturated;
     int32_t *flags;                    /* one per tensor of the table */
@@ -115,6 +119,14 @@ enum mx8_status mx8i_run_norm(struct mx8_model *m, struct mx8_tensor y, struct m
 /* dx = d(norm)/dx dy + dres, and p's gradient. dx may be dres. */
 enum mx8_status mx8i_run_norm_backward(struct mx8_model *m, struct mx8_tensor dx, struct mx8_tensor dy,
     struct mx8_tensor x, struct mx8_tensor rstd, struct mx8_tensor dres, const struct mx8_param *p);
+
+/* ---- layer_heads.c: a->q, a->k or a->v from a->n1: projection, norm, clamp, RoPE ---- */
+enum mx8_head_kind { MX8_QUERIES, MX8_KEYS, MX8_VALUES };
+enum mx8_status mx8i_heads_forward(struct mx8_model *m, struct mx8_layer *l, enum mx8_head_kind kind);
+/* *d: gradient of a->q, a->k or a->v on entry, of its projection's output on return (other memory of the scratch stack
+ * where there is a norm). */
+enum mx8_status mx8i_heads_backward(
+    struct mx8_model *m, const struct mx8_layer *l, enum mx8_head_kind kind, struct mx8_tensor *d);
 
 /* ---- the parts of a layer ---- */
 enum mx8_status mx8i_attention_forward(struct mx8_model *m, struct mx8_layer *l, struct mx8_tensor out);

@@ -15,19 +15,6 @@ static enum mx8_status normalize_input(struct mx8_model *m, struct mx8_layer *l,
     return mx8i_run_norm(m, a->n1.hp, a->rstd_attention, a->x, m->stream_f, m->last_h, l->attention_norm);
 }
 
-static enum mx8_status run_rope(
-    struct mx8_model *m, const struct mx8_layer *l, struct mx8_tensor x, int64_t heads, int32_t backward) {
-    if (!l->uses_rope) return MX8_OK;
-    const struct mx8_model_config *c = &m->config;
-    const int64_t shape[3] = {m->options.seq_len, c->dim / c->n_heads / 2, 2};
-    struct mx8_op_call call = {.in = {x, mx8_make_tensor(m->io.rope_table, MX8_F32, 3, shape)},
-        .n_in = 2,
-        .out = {x},
-        .n_out = 1,
-        .options = {.n_heads = (int32_t)heads, .seq_len = m->options.seq_len}};
-    return mx8i_call(m, MX8_OP_ROPE, backward, &call);
-}
-
 static struct mx8_op_options make_attention_options(const struct mx8_model *m, const struct mx8_layer *l) {
     return (struct mx8_op_options){.n_heads = (int32_t)m->config.n_heads,
         .n_kv_heads = (int32_t)m->config.n_kv_heads,
@@ -42,16 +29,10 @@ static struct mx8_tensor view_docs(const struct mx8_model *m) {
 }
 
 static enum mx8_status project_inputs(struct mx8_model *m, struct mx8_layer *l) {
-    struct mx8_activations *a = &l->a;
-    const int64_t T = m->T, KV = l->wk->shape[0];
-    a->q = mx8i_take_rows(&m->saved, m->recipe.dtype, T, m->config.dim);
-    a->k = mx8i_take_rows(&m->saved, m->recipe.dtype, T, KV);
-    a->v = mx8i_take_rows(&m->saved, m->recipe.dtype, T, KV);
-    MX8_TRY(mx8i_run_linear(m, a->q, &a->n1, l->wq, MX8_ABSENT));
-    MX8_TRY(mx8i_run_linear(m, a->k, &a->n1, l->wk, MX8_ABSENT));
-    MX8_TRY(mx8i_run_linear(m, a->v, &a->n1, l->wv, MX8_ABSENT));
-    MX8_TRY(run_rope(m, l, a->q, m->config.n_heads, 0));
-    return run_rope(m, l, a->k, m->config.n_kv_heads, 0);
+    for (enum mx8_head_kind kind = MX8_QUERIES; kind <= MX8_VALUES; kind++) {
+        MX8_TRY(mx8i_heads_forward(m, l, kind));
+    }
+    return MX8_OK;
 }
 
 enum mx8_status mx8i_attention_forward(struct mx8_model *m, struct mx8_layer *l, struct mx8_tensor out) {
@@ -63,7 +44,7 @@ enum mx8_status mx8i_attention_forward(struct mx8_model *m, struct mx8_layer *l,
     MX8_TRY(mx8i_quantize_forms(m, &a->n1, need, MX8_ABSENT, &m->saved, 0));
     MX8_TRY(project_inputs(m, l));
 
-    a->o = (struct mx8_forms){.hp = mx8i_take_rows(&m->saved, m->recipe.dtype, T, m->config.dim)};
+    a->o = (struct mx8_forms){.hp = mx8i_take_rows(&m->saved, m->recipe.dtype, T, l->wq->shape[0])};
     a->lse = mx8i_take_rows(&m->saved, MX8_F32, T, m->config.n_heads);
     struct mx8_op_call call = {.in = {a->q, a->k, a->v, view_docs(m)},
         .n_in = 4,
@@ -96,13 +77,18 @@ static enum mx8_status project_backward(struct mx8_model *m, struct mx8_layer *l
     return MX8_OK;
 }
 
+static struct mx8_tensor view_rows(struct mx8_tensor t, int64_t rows, int64_t cols) {
+    return mx8_make_tensor(t.data, t.dtype, 2, (const int64_t[]){rows, cols});
+}
+
 enum mx8_status mx8i_attention_backward(
     struct mx8_model *m, struct mx8_layer *l, struct mx8_tensor dx, struct mx8_tensor dout) {
     size_t mark = m->scratch.used;
     const struct mx8_activations *a = &l->a;
-    const int64_t T = m->T, D = m->config.dim, KV = l->wk->shape[0];
+    const int64_t T = m->T, Q = l->wq->shape[0], KV = l->wk->shape[0];
     const int32_t dtype = m->recipe.dtype;
-    struct mx8_tensor d_o = mx8i_take_rows(&m->scratch, dtype, T, D), dq = mx8i_take_rows(&m->scratch, dtype, T, D);
+    struct mx8_tensor dn = mx8i_take_rows(&m->scratch, dtype, T, Q > m->config.dim ? Q : m->config.dim);
+    struct mx8_tensor d_o = view_rows(dn, T, Q), dq = mx8i_take_rows(&m->scratch, dtype, T, Q);
     struct mx8_tensor dk = mx8i_take_rows(&m->scratch, dtype, T, KV), dv = mx8i_take_rows(&m->scratch, dtype, T, KV);
     MX8_TRY(mx8i_run_linear_backward(m, d_o, dout, &a->o, l->wo, MX8_ABSENT));
     struct mx8_op_call call = {.in = {d_o, a->q, a->k, a->v, a->o.hp, a->lse, view_docs(m)},
@@ -111,9 +97,10 @@ enum mx8_status mx8i_attention_backward(
         .n_out = 3,
         .options = make_attention_options(m, l)};
     MX8_TRY(mx8i_call(m, MX8_OP_ATTENTION, 1, &call));
-    MX8_TRY(run_rope(m, l, dq, m->config.n_heads, 1));
-    MX8_TRY(run_rope(m, l, dk, m->config.n_kv_heads, 1));
-    struct mx8_tensor dn = d_o; /* no longer needed */
+    MX8_TRY(mx8i_heads_backward(m, l, MX8_QUERIES, &dq));
+    MX8_TRY(mx8i_heads_backward(m, l, MX8_KEYS, &dk));
+    MX8_TRY(mx8i_heads_backward(m, l, MX8_VALUES, &dv));
+    dn = view_rows(dn, T, m->config.dim); /* d_o is no longer needed */
     MX8_TRY(project_backward(m, l, dn, dq, dk, dv));
     MX8_TRY(mx8i_run_norm_backward(m, dx, dn, a->x, a->rstd_attention, dout, l->attention_norm));
     m->scratch.used = mark;

@@ -5,6 +5,10 @@
 #include "base/error.h"
 #include "base/memory.h"
 
+static size_t count_table(const struct mx8_model *m) {
+    return (size_t)(m->options.seq_len * mx8i_get_head_dim(&m->config));
+}
+
 size_t mx8i_lay_out_io(const struct mx8_model *m, uint8_t *base, struct mx8_io *io) {
     const struct mx8_model_config *c = &m->config;
     const size_t word = sizeof(int32_t), ids = (size_t)m->T * word;
@@ -16,7 +20,9 @@ size_t mx8i_lay_out_io(const struct mx8_model *m, uint8_t *base, struct mx8_io *
         {&io->tokens, ids},
         {&io->targets, ids},
         {&io->docs, ids},
-        {&io->rope_table, (size_t)(m->options.seq_len * (c->dim / c->n_heads)) * sizeof(float)},
+        {&io->rope_table, count_table(m) * sizeof(float)},
+        {&io->temperature_table, c->attn_temperature > 0 ? count_table(m) * sizeof(float) : 0},
+        {&io->ones, c->qk_norm == MX8_QK_NORM_L2 ? (size_t)mx8i_get_head_dim(c) * sizeof(float) : 0},
         {&io->readback, m->readback_size},
         {&io->saturated, sizeof(int64_t)},
         {&io->flags, (size_t)m->params.count * word},
@@ -36,11 +42,25 @@ size_t mx8i_lay_out_io(const struct mx8_model *m, uint8_t *base, struct mx8_io *
     return plan.size;
 }
 
-/* cos and sin of position * theta^(-2i/d), in torchtitan's own single precision steps. */
+/* The frequency of pair i, theta^(-2i/d), in torchtitan's own single precision steps; then Llama 3's stretching: waves
+ * longer than original_len / low are slowed by the factor, those shorter than original_len / high are left alone, and
+ * between the two the slowing is mixed in. */
+static float get_frequency(const struct mx8_model_config *c, int64_t i) {
+    const int64_t d = mx8i_get_head_dim(c);
+    const float frequency = 1.0f / (float)pow(c->rope_theta, (double)((float)(2 * i) / (float)d));
+    if (c->rope_factor == 0) return frequency;
+    const double turns = (double)c->rope_original_len * (double)frequency / (2 * 3.14159265358979323846);
+    if (turns > c->rope_high_freq) return frequency;
+    if (turns < c->rope_low_freq) return (float)((double)frequency / c->rope_factor);
+    const double range = c->rope_high_freq - c->rope_low_freq;
+    const double kept = range > 0 ? (turns - c->rope_low_freq) / range : 1;
+    return (float)((1 - kept) * (double)frequency / c->rope_factor + kept * (double)frequency);
+}
+
 static void fill_rope_table(const struct mx8_model *m, float *table) {
-    const int64_t d = m->config.dim / m->config.n_heads;
+    const int64_t d = mx8i_get_head_dim(&m->config);
     for (int64_t i = 0; i < d / 2; i++) {
-        const float frequency = 1.0f / (float)pow(m->config.rope_theta, (double)((float)(2 * i) / (float)d));
+        const float frequency = get_frequency(&m->config, i);
         for (int64_t s = 0; s < m->options.seq_len; s++) {
             const float angle = (float)s * frequency;
             table[(s * (d / 2) + i) * 2] = (float)cos((double)angle);
@@ -49,12 +69,31 @@ static void fill_rope_table(const struct mx8_model *m, float *table) {
     }
 }
 
-static enum mx8_status upload_rope_table(struct mx8_model *m) {
-    const size_t bytes = (size_t)(m->options.seq_len * (m->config.dim / m->config.n_heads)) * sizeof(float);
+static void fill_temperature_table(const struct mx8_model *m, float *table) {
+    const struct mx8_model_config *c = &m->config;
+    const int64_t d = mx8i_get_head_dim(c);
+    for (int64_t s = 0; s < m->options.seq_len; s++) {
+        const double octave = log1p((double)((s + 1) / c->attn_temperature_floor));
+        for (int64_t i = 0; i < d; i++) table[s * d + i] = i % 2 ? 0 : (float)(octave * c->attn_temperature + 1);
+    }
+}
+
+static enum mx8_status upload_tables(struct mx8_model *m) {
+    const size_t bytes = count_table(m) * sizeof(float);
+    const struct mx8_exec *x = &m->ctx->exec;
     float *table = mx8i_allocate(bytes, "RoPE table");
     if (!table) return MX8_OUT_OF_MEMORY;
     fill_rope_table(m, table);
-    enum mx8_status status = m->ctx->exec.k->upload(&m->ctx->exec, m->io.rope_table, table, bytes);
+    enum mx8_status status = x->k->upload(x, m->io.rope_table, table, bytes);
+    if (status == MX8_OK && m->config.attn_temperature > 0) {
+        fill_temperature_table(m, table);
+        status = x->k->upload(x, m->io.temperature_table, table, bytes);
+    }
+    if (status == MX8_OK && m->config.qk_norm == MX8_QK_NORM_L2) {
+        const int64_t d = mx8i_get_head_dim(&m->config); /* no more than the table's first position */
+        for (int64_t i = 0; i < d; i++) table[i] = 1;
+        status = x->k->upload(x, m->io.ones, table, (size_t)d * sizeof *table);
+    }
     mx8i_release(table);
     return status;
 }
@@ -173,7 +212,7 @@ enum mx8_status mx8i_allocate_model(struct mx8_model *m, struct mx8_context *ctx
     if (io) mx8i_lay_out_io(m, io, &m->io); /* before failing: the block is released through it */
     MX8_TRY(status);
     ctx->saturated = m->io.saturated;
-    MX8_TRY(upload_rope_table(m));
+    MX8_TRY(upload_tables(m));
     return m->io.forced_slots && m->config.force_balance && m->moe_layers ? upload_forced_routing(m) : MX8_OK;
 }
 

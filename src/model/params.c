@@ -38,8 +38,8 @@ static __attribute__((format(printf, 5, 6))) struct mx8_param *add_param(struct 
     return p;
 }
 
-static void add_norm(struct builder *b, const char *name) {
-    const int64_t shape[3] = {b->config->dim};
+static void add_norm(struct builder *b, const char *name, int64_t size) {
+    const int64_t shape[3] = {size};
     struct mx8_param *p = add_param(b, MX8_PARAM_NORM, 0, shape, "%s", name);
     if (b->layer >= 0) snprintf(p->name, sizeof p->name, "layers.%d.%s", (int)b->layer, name);
 }
@@ -52,11 +52,14 @@ static void add_matrix(
 
 static void add_attention(struct builder *b) {
     const struct mx8_model_config *c = b->config;
-    int64_t kv = c->dim / c->n_heads * c->n_kv_heads;
-    add_matrix(b, MX8_PARAM_LINEAR, plain_std, "attention.wq", c->dim, c->dim);
+    int64_t head = mx8i_get_head_dim(c), q = head * c->n_heads, kv = head * c->n_kv_heads;
+    add_matrix(b, MX8_PARAM_LINEAR, plain_std, "attention.wq", q, c->dim);
     add_matrix(b, MX8_PARAM_LINEAR, plain_std, "attention.wk", kv, c->dim);
     add_matrix(b, MX8_PARAM_LINEAR, plain_std, "attention.wv", kv, c->dim);
-    add_matrix(b, MX8_PARAM_LINEAR, b->depth_std, "attention.wo", c->dim, c->dim);
+    add_matrix(b, MX8_PARAM_LINEAR, b->depth_std, "attention.wo", c->dim, q);
+    if (c->qk_norm != MX8_QK_NORM_HEAD && c->qk_norm != MX8_QK_NORM_PROJECTION) return;
+    add_norm(b, "attention.q_norm.weight", c->qk_norm == MX8_QK_NORM_HEAD ? head : q);
+    add_norm(b, "attention.k_norm.weight", c->qk_norm == MX8_QK_NORM_HEAD ? head : kv);
 }
 
 /* SwiGLU: w1 is the gate, w3 the up, w2 the down projection. torchtitan scales w3 with depth too. */
@@ -94,9 +97,9 @@ static void add_layer(struct builder *b, int32_t layer) {
     const struct mx8_model_config *c = b->config;
     b->layer = layer;
     b->depth_std = plain_std / sqrt(2.0 * (double)(c->depth_init ? layer + 1 : c->n_layers));
-    add_norm(b, "attention_norm.weight");
+    add_norm(b, "attention_norm.weight", c->dim);
     add_attention(b);
-    add_norm(b, "ffn_norm.weight");
+    add_norm(b, "ffn_norm.weight", c->dim);
     if (mx8i_is_moe_layer(c, layer)) {
         add_moe(b);
     } else {
@@ -124,7 +127,7 @@ static void share_flops(struct mx8_param_table *t, const struct mx8_model_config
 enum mx8_status mx8i_build_params(const struct mx8_model_config *c, int64_t seq_len, struct mx8_param_table *out) {
     *out = (struct mx8_param_table){0};
     MX8_TRY(mx8i_check_config(c));
-    enum { MOST_PER_LAYER = 13 };
+    enum { MOST_PER_LAYER = 15 };
     size_t most = 3 + MOST_PER_LAYER * (size_t)c->n_layers;
     out->param = mx8i_allocate(most * sizeof *out->param, "tensor table");
     out->buffer = out->param ? mx8i_allocate((size_t)c->n_layers * sizeof *out->buffer, "tensor table") : NULL;
@@ -136,7 +139,7 @@ enum mx8_status mx8i_build_params(const struct mx8_model_config *c, int64_t seq_
     add_outside_blocks(&b, MX8_PARAM_EMBEDDING, "tok_embeddings.weight", 1, 0);
     for (int32_t layer = 0; layer < c->n_layers; layer++) add_layer(&b, layer);
     b.layer = -1;
-    add_norm(&b, "norm.weight");
+    add_norm(&b, "norm.weight", c->dim);
     double head_std = 1 / sqrt((double)c->dim);
     add_outside_blocks(&b, MX8_PARAM_HEAD, "output.weight", head_std, 3 * head_std);
     share_flops(out, c, seq_len);

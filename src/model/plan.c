@@ -61,6 +61,8 @@ static void link_layer(struct mx8_model *m, int64_t layer) {
     l->wk = find_weight(m, layer, "attention.wk.weight");
     l->wv = find_weight(m, layer, "attention.wv.weight");
     l->wo = find_weight(m, layer, "attention.wo.weight");
+    l->q_norm = find_weight(m, layer, "attention.q_norm.weight");
+    l->k_norm = find_weight(m, layer, "attention.k_norm.weight");
     l->ffn_norm = find_weight(m, layer, "ffn_norm.weight");
     l->moe = -1;
     if (mx8i_is_moe_layer(c, layer)) {
@@ -71,9 +73,8 @@ static void link_layer(struct mx8_model *m, int64_t layer) {
         l->dense.w3 = find_weight(m, layer, "feed_forward.w3.weight");
     }
     /* iRoPE: every n-th layer has no positions and sees everything; the others see their chunk. */
-    const int64_t n = c->every_n_layers_nope;
-    l->uses_rope = !n || layer % n != 0;
-    if (n && l->uses_rope && c->fixed_attn_block_size < m->options.seq_len) l->chunk = c->fixed_attn_block_size;
+    l->uses_rope = mx8i_uses_rope(c, layer);
+    if (c->every_n_layers_nope && l->uses_rope && c->fixed_attn_block_size < m->options.seq_len) l->chunk = c->fixed_attn_block_size;
     l->checkpointed = m->options.ac_mode == MX8_AC_FULL ||
                       (m->options.ac_mode == MX8_AC_EVERY_N && (layer + 1) % m->options.ac_every == 0);
 }

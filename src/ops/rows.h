@@ -50,6 +50,8 @@
  *        backward  (h, w?, targets, wq?, ws?, wq_t?, ws_t?) -> (loss (1) f64, dh (T,D), dw? (V,D) f32)
  *                  The gradient of the same loss; logits exist only chunk_rows rows at a time, in the dtype of h.
  *  add             (a, b)                          -> y
+ *  clamp           (x (M,F))                       -> y (M,F)
+ *        backward  (dy, x)                         -> dx
  *
  * options.accumulate adds into dw, dbias and the rmsnorm and embedding weight gradients. Weight gradients are f32 unless
  * the caller's output says bf16. */
@@ -64,7 +66,7 @@ enum mx8_row { /* index of a row in the table */
     MX8_OP_BLOCK_SCALES, MX8_OP_UNBLOCK_SCALES, MX8_OP_GROUP_PAD, MX8_OP_GROUP_UNPAD,
     MX8_OP_LINEAR, MX8_OP_GROUPED_LINEAR,
     MX8_OP_EMBEDDING, MX8_OP_RMSNORM, MX8_OP_ROPE, MX8_OP_ATTENTION, MX8_OP_ROUTER, MX8_OP_PERMUTE, MX8_OP_COMBINE,
-    MX8_OP_SWIGLU, MX8_OP_LM_HEAD_LOSS, MX8_OP_ADD,
+    MX8_OP_SWIGLU, MX8_OP_LM_HEAD_LOSS, MX8_OP_ADD, MX8_OP_CLAMP,
     MX8_OP_COUNT
 };
 

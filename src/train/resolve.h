@@ -9,6 +9,8 @@
 
 /* Flavor, architecture overrides, batch and sequence length, activation checkpointing. */
 enum mx8_status mx8i_resolve_model(const struct mx8_options *o, struct mx8_job *job);
+/* The architecture's fields that were set as options, on top of *config; checks the result. */
+enum mx8_status mx8i_override_config(const struct mx8_options *o, struct mx8_model_config *config);
 /* Converters and the mx section -> job->recipe. */
 enum mx8_status mx8i_resolve_recipe(const struct mx8_options *o, struct mx8_job *job, const struct mx8_log *notes);
 /* The data to train on and to validate with; after mx8i_resolve_model. */

@@ -1,55 +1,52 @@
 /* From the option table to the architecture: the flavor's preset, then whatever was set on top of it. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/error.h"
 #include "train/resolve.h"
 
-/* The overrides: a word such as "none" becomes `none`. Fields are int64_t, int32_t or double. */
-enum field_type { FIELD_INT64, FIELD_INT32, FIELD_DOUBLE };
-struct override {
-    const char *key;
-    size_t at;
-    enum field_type type;
-    double none;
-};
+enum { DENSE_LAYERS_SIZE = sizeof((struct mx8_model_config *)0)->dense_layers };
 
-#define FIELD(name, type, none) offsetof(struct mx8_model_config, name), type, none
-static const struct override overrides[] = {
-    {"model.dim", FIELD(dim, FIELD_INT64, 0)},
-    {"model.n_layers", FIELD(n_layers, FIELD_INT64, 0)},
-    {"model.n_heads", FIELD(n_heads, FIELD_INT64, 0)},
-    {"model.n_kv_heads", FIELD(n_kv_heads, FIELD_INT64, 0)},
-    {"model.vocab_size", FIELD(vocab_size, FIELD_INT64, 0)},
-    {"model.multiple_of", FIELD(multiple_of, FIELD_INT64, 0)},
-    {"model.ffn_dim_multiplier", FIELD(ffn_dim_multiplier, FIELD_DOUBLE, 0)},
-    {"model.norm_eps", FIELD(norm_eps, FIELD_DOUBLE, 0)},
-    {"model.rope_theta", FIELD(rope_theta, FIELD_DOUBLE, 0)},
-    {"model.depth_init", FIELD(depth_init, FIELD_INT32, 0)},
-    {"model.every_n_layers_nope", FIELD(every_n_layers_nope, FIELD_INT64, 0)},
-    {"model.fixed_attn_block_size", FIELD(fixed_attn_block_size, FIELD_INT64, 0)},
-    {"model.interleave_moe_layer_step", FIELD(interleave_moe_layer_step, FIELD_INT64, 0)},
-    {"moe.num_experts", FIELD(num_experts, FIELD_INT64, 0)},
-    {"moe.num_shared_experts", FIELD(num_shared_experts, FIELD_INT64, 0)},
-    {"moe.top_k", FIELD(top_k, FIELD_INT64, 0)},
-    {"moe.route_norm", FIELD(route_norm, FIELD_INT32, 0)},
-    {"moe.route_scale", FIELD(route_scale, FIELD_DOUBLE, 0)},
-    {"moe.score_before_experts", FIELD(score_before_experts, FIELD_INT32, 0)},
-    {"moe.load_balance_coeff", FIELD(load_balance_coeff, FIELD_DOUBLE, NAN)},
-    {"moe.auto_scale_hidden_dim", FIELD(auto_scale_hidden_dim, FIELD_INT32, 0)},
-};
+static void list_layer(void *user, const char *text) {
+    char *list = user;
+    size_t used = strlen(list);
+    snprintf(list + used, DENSE_LAYERS_SIZE - used, used ? ",%s" : "%s", text);
+}
 
-static void apply_override(const struct mx8_options *o, const struct override *v, struct mx8_model_config *config) {
-    void *field = (char *)config + v->at;
-    if (v->type == FIELD_DOUBLE) {
-        double value = mx8i_get_float(o, v->key);
-        *(double *)field = isnan(value) ? v->none : value;
-    } else if (v->type == FIELD_INT32) {
-        *(int32_t *)field = mx8i_get_bool(o, v->key);
-    } else {
-        int64_t value = mx8i_get_int(o, v->key);
-        *(int64_t *)field = value == INT64_MIN ? (int64_t)v->none : value;
+/* What the option says becomes the field; a word such as "none" becomes the field's `none`. */
+static void apply_override(
+    const struct mx8_options *o, const struct mx8_config_field *f, struct mx8_model_config *config) {
+    void *field = (char *)config + f->at;
+    switch (f->type) {
+    case MX8_FIELD_INT64: {
+        int64_t value = mx8i_get_int(o, f->key);
+        *(int64_t *)field = value == INT64_MIN ? (int64_t)f->none : value;
+        break;
     }
+    case MX8_FIELD_BOOL:
+        *(int32_t *)field = mx8i_get_bool(o, f->key);
+        break;
+    case MX8_FIELD_DOUBLE: {
+        double value = mx8i_get_float(o, f->key);
+        *(double *)field = isnan(value) ? f->none : value;
+        break;
+    }
+    case MX8_FIELD_CHOICE: /* the option table has let only choices through */
+        *(int32_t *)field = mx8i_find_choice(f->choices, mx8i_get_text(o, f->key));
+        break;
+    case MX8_FIELD_TEXT:
+        *(char *)field = 0;
+        mx8i_get_list(o, f->key, list_layer, field);
+        break;
+    }
+}
+
+enum mx8_status mx8i_override_config(const struct mx8_options *o, struct mx8_model_config *config) {
+    for (int32_t i = 0; i < mx8i_config_field_count; i++)
+        if (mx8i_is_set(o, mx8i_config_fields[i].key)) apply_override(o, &mx8i_config_fields[i], config);
+    if (mx8i_is_set(o, "model.n_kv_heads") && config->n_kv_heads == 0) config->n_kv_heads = config->n_heads;
+    return mx8i_check_config(config);
 }
 
 static enum mx8_status resolve_checkpointing(const struct mx8_options *o, struct mx8_model_options *model) {
@@ -83,17 +80,8 @@ enum mx8_status mx8i_resolve_model(const struct mx8_options *o, struct mx8_job *
     struct mx8_model_config *config = &job->config;
     int64_t seq_len, batch;
     MX8_TRY(mx8i_find_preset(mx8i_get_text(o, "model.flavor"), config, &seq_len, &batch));
-    for (size_t i = 0; i < sizeof overrides / sizeof overrides[0]; i++)
-        if (mx8i_is_set(o, overrides[i].key)) apply_override(o, &overrides[i], config);
-    if (mx8i_is_set(o, "model.n_kv_heads") && config->n_kv_heads == 0) config->n_kv_heads = config->n_heads;
-    if (mx8i_is_set(o, "model.attn_mask_type"))
-        config->attn_mask =
-            strcmp(mx8i_get_text(o, "model.attn_mask_type"), "causal") ? MX8_MASK_DOCUMENT : MX8_MASK_CAUSAL;
-    if (mx8i_is_set(o, "moe.score_func"))
-        config->score_func =
-            strcmp(mx8i_get_text(o, "moe.score_func"), "softmax") ? MX8_SCORE_SIGMOID : MX8_SCORE_SOFTMAX;
     config->force_balance = mx8i_get_bool(o, "debug.force_load_balance");
-    MX8_TRY(mx8i_check_config(config));
+    MX8_TRY(mx8i_override_config(o, config));
 
     if (mx8i_is_set(o, "training.seq_len")) seq_len = mx8i_get_int(o, "training.seq_len");
     if (mx8i_is_set(o, "training.local_batch_size")) batch = mx8i_get_int(o, "training.local_batch_size");

@@ -84,6 +84,37 @@ static void embedding(const struct mx8_kernels *k) {
     }
 }
 
+/* ---- clamp ---- */
+
+static void check_clamp(const struct mx8_kernels *k, int64_t n, int32_t dtype) {
+    void *x = make_normal(dtype, n + 3, 1, 2.0), *y = make_zeros(dtype, n), *dy = make_normal(dtype, n, 2, 1.0);
+    double *want = make_reference(n), *want_d = make_reference(n);
+    for (int64_t i = 0; i < n; i++) {
+        if (i % 7 == 3) set_value(x, dtype, i, i % 2 ? 1.5 : -1.5); /* on the limit: passes */
+        double v = value_at(x, dtype, i);
+        want[i] = v > 1.5 ? 1.5 : v < -1.5 ? -1.5 : v;
+        want_d[i] = v > 1.5 || v < -1.5 ? 0 : value_at(dy, dtype, i);
+    }
+    struct mx8_clamp_job job = {.n = n, .dtype = dtype, .limit = 1.5f, .x = x, .y = y, .dy = dy, .dx = dy};
+    struct replay r;
+    size_t bytes = (size_t)n * mx8_get_dtype_size(dtype);
+    begin_replay(&r, k, (struct span[]){{y, bytes}}, 1);
+    while (next_replay(&r)) assert_ok(k->clamp(&r.exec, &job));
+    check_values("y", y, dtype, want, n, 0, 0);
+    begin_replay(&r, k, (struct span[]){{dy, bytes}}, 1); /* in place */
+    while (next_replay(&r)) assert_ok(k->clamp_backward(&r.exec, &job));
+    check_values("dx", dy, dtype, want_d, n, 0, 0);
+    void *owned[] = {x, y, dy, want, want_d};
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
+}
+
+static void clamp(const struct mx8_kernels *k) {
+    static const int64_t sizes[] = {0, 1, 33, 4097, 40000};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        for (int a = 0; a < 2; a++) check_clamp(k, sizes[i], both_dtypes[a]);
+    }
+}
+
 /* ---- cross entropy ---- */
 
 static void check_loss(const struct mx8_kernels *k, int64_t T, int64_t V, int32_t dtype, int grad) {
@@ -305,6 +336,11 @@ static void reductions(const struct mx8_kernels *k) {
     check_clip(k, NAN, 1, 0);
 }
 
+static void test_clamp(void **state) {
+    (void)state;
+    for_every_isa(clamp);
+}
+
 static void test_swiglu(void **state) {
     (void)state;
     for_every_isa(swiglu);
@@ -338,6 +374,7 @@ static void test_reductions(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_swiglu),
+        cmocka_unit_test(test_clamp),
         cmocka_unit_test(test_embedding),
         cmocka_unit_test(test_cross_entropy),
         cmocka_unit_test(test_adamw),

@@ -130,6 +130,12 @@ static void set_swiglu(struct mx8_op_call *c) {
     c->in[1] = new_normal(MX8_F32, 1, SHAPE(T, D + 3));
 }
 
+static void set_clamp(struct mx8_op_call *c) { /* none within a difference step of the limit */
+    c->in[0] = new_tensor(MX8_F32, SHAPE(T, D));
+    for (int64_t i = 0; i < T * D; i++) put(&c->in[0], i, 0.1 * (double)((7 * i) % 31) - 1.45);
+    c->options.limit = 0.8f;
+}
+
 static void set_lm_head(struct mx8_op_call *c) {
     c->in[0] = new_normal(MX8_F32, 0.5, SHAPE(7, D));
     c->in[1] = new_normal(MX8_F32, 1, SHAPE(11, D));
@@ -159,6 +165,7 @@ static const struct {
     {"combine", set_combine},
     {"combine", set_combine_weighted},
     {"swiglu", set_swiglu},
+    {"clamp", set_clamp},
     {"lm_head_loss", set_lm_head},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };

@@ -88,6 +88,8 @@ KERNEL(combine, mx8_combine_job);
 KERNEL(combine_backward, mx8_combine_job);
 KERNEL(swiglu, mx8_swiglu_job);
 KERNEL(swiglu_backward, mx8_swiglu_job);
+KERNEL(clamp, mx8_clamp_job);
+KERNEL(clamp_backward, mx8_clamp_job);
 KERNEL(embedding, mx8_embedding_job);
 KERNEL(embedding_backward, mx8_embedding_job);
 KERNEL(cross_entropy, mx8_cross_entropy_job);

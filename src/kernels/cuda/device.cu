@@ -66,6 +66,7 @@ static struct mx8_kernels make_table(const char *name) {
     k.permute = cuda_permute; k.permute_backward = cuda_permute_backward;
     k.combine = cuda_combine; k.combine_backward = cuda_combine_backward;
     k.swiglu = cuda_swiglu; k.swiglu_backward = cuda_swiglu_backward;
+    k.clamp = cuda_clamp; k.clamp_backward = cuda_clamp_backward;
     k.embedding_workspace = cuda_embedding_workspace;
     k.embedding = cuda_embedding; k.embedding_backward = cuda_embedding_backward;
     k.cross_entropy = cuda_cross_entropy; k.adamw = cuda_adamw;

@@ -1,4 +1,4 @@
-// Elementwise kernels: add, cast, scale, and the search for values that are not finite. Memory is the limit: two reads
+// Elementwise kernels: add, cast, scale, clamp, and the search for values that are not finite. Memory is the limit: two reads
 // and a write, one of each, one in place, one read. The wide kernel takes all whole packs of an aligned array, a second
 // launch of the scalar one the up to seven elements behind them (or everything, when the array is not aligned).
 #include "model.cuh"
@@ -94,4 +94,42 @@ static __global__ void find_not_finite(int64_t first, int64_t packs, int32_t *fl
 enum mx8_status cuda_check_finite(const struct mx8_exec *x, int32_t *flag, const void *a, int32_t dtype, int64_t n) {
     BY_TYPE(dtype, T, LAUNCH((find_not_finite<T, N>), x, n, wide_length(n, is_aligned(a)), flag, (const T *)a));
     CUDA_LAUNCHED("check_finite");
+}
+
+// NaN compares false and stays.
+template <class T, int N>
+static __global__ void clamp_packs(int64_t first, int64_t packs, T *y, const T *x, float limit) {
+    FOR_EACH_PACK(i, packs) {
+        const int64_t at = first + i * N;
+        pack<N> v = load<N>(x + at);
+#pragma unroll
+        for (int e = 0; e < N; e++) v.v[e] = v.v[e] > limit ? limit : v.v[e] < -limit ? -limit : v.v[e];
+        store(y + at, v);
+    }
+}
+
+enum mx8_status cuda_clamp(const struct mx8_exec *x, const struct mx8_clamp_job *j) {
+    const int64_t whole = wide_length(j->n, is_aligned(j->y) && is_aligned(j->x));
+    BY_TYPE(j->dtype, T, LAUNCH((clamp_packs<T, N>), x, j->n, whole, (T *)j->y, (const T *)j->x, j->limit));
+    CUDA_LAUNCHED("clamp");
+}
+
+template <class T, int N>
+static __global__ void clamp_backward_packs(int64_t first, int64_t packs, T *dx, const T *dy, const T *x, float limit) {
+    FOR_EACH_PACK(i, packs) {
+        const int64_t at = first + i * N;
+        pack<N> d = load<N>(dy + at);
+        const pack<N> v = load<N>(x + at);
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            if (v.v[e] > limit || v.v[e] < -limit) d.v[e] = 0;
+        store(dx + at, d);
+    }
+}
+
+enum mx8_status cuda_clamp_backward(const struct mx8_exec *x, const struct mx8_clamp_job *j) {
+    const int64_t whole = wide_length(j->n, is_aligned(j->dx) && is_aligned(j->dy) && is_aligned(j->x));
+    BY_TYPE(j->dtype, T,
+        LAUNCH((clamp_backward_packs<T, N>), x, j->n, whole, (T *)j->dx, (const T *)j->dy, (const T *)j->x, j->limit));
+    CUDA_LAUNCHED("clamp_backward");
 }
