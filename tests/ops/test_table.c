@@ -205,6 +205,7 @@ static const struct infer_case infer_cases[] = {
         {{F32, 2, {7, 5}}, {0}}, {0}, {0}},
     {"combine", 0, {{F32, 2, {14, 5}}, {I32, 1, {14}}, {I32, 2, {7, 2}}, {0}, {F32, 2, {6, 5}}}, {{0}}, {0},
         {"base has 6 rows, expected 7 (rows of positions)"}},
+    {"clamp", 0, {{BF16, 2, {7, 5}}}, {{BF16, 2, {7, 5}}}, {.limit = 1}, {0}},
     {"clamp", 0, {{F32, 2, {7, 5}}}, {{0}}, {0}, {"limit is 0, expected a positive number"}},
     {"swiglu", 0, {{F32, 2, {7, 5}}, {F32, 2, {7, 6}}}, {{0}}, {0}, {"up has 6 columns, expected 5 (columns of gate)"}},
     {"add", 0, {{F32, 3, {7, 5, 2}}, {F32, 3, {7, 5, 2}}}, {{F32, 3, {7, 5, 2}}}, {0}, {0}},
