@@ -86,6 +86,7 @@ struct mx8_model {
     float loss_scale;
     struct mx8_tensor stream_h, stream_f; /* between layers: out = h + f; h lives here unless kept */
     struct mx8_tensor last_h;             /* the h of the layer before */
+    struct mx8_dump *dump;                /* NULL: none */
 };
 
 static const struct mx8_tensor MX8_ABSENT = {0};
@@ -152,6 +153,13 @@ size_t mx8i_lay_out_io(const struct mx8_model *m, uint8_t *base, struct mx8_io *
 /* ---- step.c ---- */
 enum mx8_status mx8i_walk_training(struct mx8_model *m);
 enum mx8_status mx8i_walk_validation(struct mx8_model *m, float *logits /* host, may be NULL */);
+/* ---- debug.c ---- */
+int32_t mx8i_choose_format(const struct mx8_model *m, int32_t is_gradient);
+/* With MX8_CONTROL_REUSED_CODES *t becomes its values after row codes (a gradient's: after column codes), in scratch. */
+enum mx8_status mx8i_round_for_control(
+    struct mx8_model *m, struct mx8_tensor *t, const struct mx8_op_options *quantizer, int32_t is_gradient);
+enum mx8_status mx8i_dump_linear(struct mx8_model *m, const struct mx8_param *p, struct mx8_tensor x,
+    struct mx8_tensor dy, struct mx8_tensor offsets);
 /* ---- weights.c: quantizes every converted weight ---- */
 enum mx8_status mx8i_walk_weights(struct mx8_model *m);
 

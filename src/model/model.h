@@ -10,11 +10,17 @@
 
 enum mx8_checkpointing { MX8_AC_NONE, MX8_AC_FULL, MX8_AC_EVERY_N };
 
+/* MXFP8 made worse on purpose, to see that a study would notice: gradients in E5M2; or the backward pass from tensors
+ * that were quantized along the other axis first (X and W along their rows, dY along its columns), as if codes had been
+ * transposed. */
+enum mx8_control { MX8_CONTROL_NONE, MX8_CONTROL_E5M2_GRADIENTS, MX8_CONTROL_REUSED_CODES };
+
 struct mx8_model_options {
     int64_t batch, seq_len;         /* of one microbatch: T = batch * seq_len */
     int32_t ac_mode, ac_every;      /* enum mx8_checkpointing; EVERY_N recomputes layers with (id+1) % n == 0 */
     int64_t loss_chunk_rows;        /* 0 picks */
     int32_t training;               /* 0: forward only: no gradient, no optimizer memory */
+    int32_t control;                /* enum mx8_control */
 };
 
 /* Bytes per purpose, known before anything is allocated. */
@@ -66,6 +72,14 @@ enum mx8_status mx8i_update_expert_bias(struct mx8_model *m);
 enum mx8_status mx8i_take_saturated(struct mx8_model *m, int64_t *count);
 /* Name of the first weight (or, with gradients != 0, gradient) that holds NaN or Inf; NULL when all are finite. */
 enum mx8_status mx8i_find_not_finite(struct mx8_model *m, int32_t gradients, const char **name);
+
+/* Experiments: embedding columns 0, every, 2 every, ... times factor; refreshes copies and codes. */
+enum mx8_status mx8i_plant_outliers(struct mx8_model *m, int64_t every, double factor);
+/* Experiments: while set (NULL: off), each backward writes FOLDER/LINEAR.safetensors with x, w, dy and, of experts, the
+ * cumulative ends `offsets` of their rows, for linears whose input is kept in high precision (unconverted, or wgrad_hp)
+ * and whose name contains one of `names` (comma separated; empty: all). count: files written. Not for captured steps. */
+struct mx8_dump { const char *folder, *names; int64_t count; };
+void mx8i_set_dump(struct mx8_model *m, struct mx8_dump *dump);
 
 /* safetensors with torchtitan's names, f32 or bf16 (dtype). Loading names every missing, left-over and misshapen tensor
  * in one error; expert_bias buffers are loaded when present (absent: zero, said in the log) and always saved. */

@@ -47,6 +47,8 @@ struct mx8_recipe {
 enum mx8_status mx8i_build_params(const struct mx8_model_config *c, int64_t seq_len, struct mx8_param_table *out);
 void mx8i_free_params(struct mx8_param_table *t);
 const struct mx8_param *mx8i_find_param(const struct mx8_param_table *t, const char *name);
+/* Whether the tensor's name, without ".weight", contains one of the comma separated entries. */
+int mx8i_param_matches(const struct mx8_param *p, const char *list);
 /* Sets mxfp8 and the code offsets. Errors name the tensor or the filter entry: an entry that matches nothing, a recipe
  * that converts nothing, a shape whose contraction axes are no multiples of 32. */
 enum mx8_status mx8i_apply_recipe(struct mx8_param_table *t, const struct mx8_recipe *r);

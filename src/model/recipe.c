@@ -31,7 +31,7 @@ static void get_module_name(const struct mx8_param *p, char name[sizeof p->name]
     if (suffix) *suffix = 0;
 }
 
-static int contains_entry(const struct mx8_param *p, const char *list) {
+int mx8i_param_matches(const struct mx8_param *p, const char *list) {
     char name[sizeof p->name], entry[ENTRY_MAX];
     get_module_name(p, name);
     for (const char *rest = next_entry(list, entry); rest; rest = next_entry(rest, entry)) {
@@ -70,9 +70,9 @@ static enum mx8_status check_entries(
 /* Routed experts follow expert_fqns alone: filter_fqns belongs to the linear converter. The other way round, "experts"
  * in expert_fqns is part of "moe.shared_experts.w1" too, but those are linears and follow the linear converter. */
 static int is_converted(const struct mx8_param *p, const struct mx8_recipe *r) {
-    if (is_expert(p)) return r->convert_experts && contains_entry(p, r->expert_fqns);
-    if (!is_linear(p) || !r->convert_linear || contains_entry(p, r->filter_fqns)) return 0;
-    return !r->linear_fqns[0] || contains_entry(p, r->linear_fqns);
+    if (is_expert(p)) return r->convert_experts && mx8i_param_matches(p, r->expert_fqns);
+    if (!is_linear(p) || !r->convert_linear || mx8i_param_matches(p, r->filter_fqns)) return 0;
+    return !r->linear_fqns[0] || mx8i_param_matches(p, r->linear_fqns);
 }
 
 static enum mx8_status check_shape(const struct mx8_param *p, const struct mx8_recipe *r) {

@@ -126,7 +126,8 @@ enum mx8_status mx8i_quantize_forms(struct mx8_model *m, struct mx8_forms *f, st
             .tile_rows = r->tile_rows,
             .col_tile_rows = is_gradient ? 0 : r->col_tile_rows, /* one operand of the weight gradient is tiled */
             .alignment = r->alignment,
-            .format = r->format}};
+            .format = mx8i_choose_format(m, is_gradient)}};
+    if (need.col) MX8_TRY(mx8i_round_for_control(m, &c.in[0], &c.options, is_gradient));
     enum mx8_row row = !need.col ? MX8_OP_QUANTIZE_ROWS : need.row ? MX8_OP_QUANTIZE_BOTH : MX8_OP_QUANTIZE_COLS;
     MX8_TRY(mx8_infer_op(mx8_get_op((int32_t)row), 0, &c));
     struct mx8_tensor *out = c.out, columns = MX8_ABSENT;
@@ -169,6 +170,7 @@ enum mx8_status mx8i_run_linear_backward(struct mx8_model *m, struct mx8_tensor 
     const struct mx8_forms *x, const struct mx8_param *p, struct mx8_tensor offsets) {
     size_t mark = m->scratch.used;
     struct mx8_forms w = mx8i_view_weight(m, p), a = *x, d = {.hp = dy};
+    MX8_TRY(mx8i_dump_linear(m, p, x->hp, dy, offsets));
     MX8_TRY(mx8i_quantize_forms(m, &d, mx8i_find_need(m, 1, 1, &p), offsets, &m->scratch, 1));
     if (!p->mxfp8) a.col = a.col_scale = MX8_ABSENT; /* made for another consumer */
     struct mx8_op_call c = {.out = {dx, mx8i_view_gradient(m, p)}, .n_out = 2, .options = mx8i_make_options(m, p)};

@@ -143,5 +143,5 @@ enum mx8_status mx8i_resolve_job(const struct mx8_options *o, struct mx8_job *ou
     MX8_TRY(resolve_checkpoint(o, out));
     resolve_rest(o, out, notes);
     out->model.loss_chunk_rows = choose_loss_chunk(out);
-    return MX8_OK;
+    return mx8i_resolve_debug(o, out, notes);
 }

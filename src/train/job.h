@@ -24,6 +24,14 @@ struct mx8_validation {
     int64_t steps;                      /* batches; -1: the whole set, the last batch as long as what is left */
 };
 
+/* Experiments; zero is off. */
+struct mx8_job_debug {
+    int64_t outlier_every, dump_step;
+    double outlier_factor;
+    const char *dump_folder; /* borrowed from the options */
+    char dump_names[512];
+};
+
 struct mx8_job {
     struct mx8_model_config config;
     struct mx8_recipe recipe;
@@ -40,6 +48,7 @@ struct mx8_job {
     int64_t document_end;                            /* id of the token that ends documents; -1: as the shards say */
     int32_t shuffle, prefetch;
     struct mx8_validation validation;
+    struct mx8_job_debug debug;
     const struct mx8_options *options;               /* what the job was made from: printed and written to run.json */
     int32_t save_weights, export_dtype, print_after_conversion, print_args, compile, device, threads, color, dry_run;
 };

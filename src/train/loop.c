@@ -81,9 +81,28 @@ static void log_step(struct mx8_run *r, const struct mx8_step *s) {
     r->line_tokens = 0;
 }
 
+/* With debug.dump_tensors one step writes what its linears read. */
+static enum mx8_status compute_and_dump(struct mx8_run *r, struct mx8_step *s) {
+    const struct mx8_job_debug *debug = &r->job->debug;
+    if (s->step != debug->dump_step) return compute_gradients(r, s);
+    struct mx8_dump dump = {.folder = debug->dump_folder, .names = debug->dump_names};
+    mx8i_set_dump(r->model, &dump);
+    enum mx8_status status = compute_gradients(r, s);
+    mx8i_set_dump(r->model, NULL);
+    MX8_TRY(status);
+    if (!dump.count)
+        return MX8_FAIL(MX8_INVALID_ARGUMENT,
+            "debug.dump_tensors: step %lld has no linear in high precision whose name matches debug.dump_fqns \"%s\"; "
+            "converted ones need mx.wgrad_hp",
+            (long long)s->step, debug->dump_names);
+    mx8i_log(&r->watch->log, "Wrote the tensors of %lld linears at step %lld to %s", (long long)dump.count,
+        (long long)s->step, debug->dump_folder);
+    return MX8_OK;
+}
+
 static enum mx8_status run_step(struct mx8_run *r, struct mx8_step *s) {
     double before = mx8i_get_seconds();
-    MX8_TRY(compute_gradients(r, s));
+    MX8_TRY(compute_and_dump(r, s));
     MX8_TRY(mx8i_clip_gradients(&r->optimizer, &r->flat, r->job->max_norm, &s->grad_norm));
     enum mx8_status verdict = judge_step(r, s);
     if (verdict != MX8_OK && verdict != MX8_NOT_FINITE) return verdict;

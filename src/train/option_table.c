@@ -236,6 +236,11 @@ const struct mx8_option mx8i_option_table[] = {
 
     {BOOL("debug.force_load_balance", "false", "benchmarks: tokens go to the experts round robin"),
         .alias = "debug.moe_force_load_balance training.debug_moe_force_load_balance"},
+    {TEXT("debug.outlier_channels", "", "EVERY:FACTOR: start with every n-th channel of the embedding times FACTOR")},
+    {TEXT("debug.dump_tensors", "", "STEP:FOLDER: write x, w and dy of unconverted linears in that step")},
+    {LIST("debug.dump_fqns", "", "of linears whose name contains one of these; empty: all")},
+    {CHOICE("debug.mx_control", "none", "none|e5m2_gradients|reused_codes",
+        "MXFP8 made worse on purpose: what studies compare with")},
 };
 
 const int32_t mx8i_option_count = (int32_t)(sizeof mx8i_option_table / sizeof mx8i_option_table[0]);

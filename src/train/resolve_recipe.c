@@ -39,8 +39,7 @@ static void join_item(void *user, const char *item) {
     j->used += length;
 }
 
-/* A LIST option as the recipe keeps it: comma separated, no blanks. */
-static enum mx8_status join_list(const struct mx8_options *o, const char *key, char *text, size_t size) {
+enum mx8_status mx8i_join_list(const struct mx8_options *o, const char *key, char *text, size_t size) {
     struct joined j = {.text = text, .size = size};
     text[0] = 0;
     mx8i_get_list(o, key, join_item, &j);
@@ -78,12 +77,12 @@ static enum mx8_status resolve_converters(const struct mx8_options *o, struct mx
             c.unknown);
 
     recipe->convert_linear = c.mx || c.linear;
-    if (c.linear) MX8_TRY(join_list(o, "quantize.linear.mx.fqns", recipe->linear_fqns, sizeof recipe->linear_fqns));
+    if (c.linear) MX8_TRY(mx8i_join_list(o, "quantize.linear.mx.fqns", recipe->linear_fqns, sizeof recipe->linear_fqns));
     if (recipe->convert_linear)
-        MX8_TRY(join_list(o, "mx.filter_fqns", recipe->filter_fqns, sizeof recipe->filter_fqns));
-    if (c.mx) MX8_TRY(join_list(o, "mx.moe_fqns_prototype", recipe->expert_fqns, sizeof recipe->expert_fqns));
+        MX8_TRY(mx8i_join_list(o, "mx.filter_fqns", recipe->filter_fqns, sizeof recipe->filter_fqns));
+    if (c.mx) MX8_TRY(mx8i_join_list(o, "mx.moe_fqns_prototype", recipe->expert_fqns, sizeof recipe->expert_fqns));
     if (c.grouped)
-        MX8_TRY(join_list(o, "quantize.grouped_mm.mx.fqns", recipe->expert_fqns, sizeof recipe->expert_fqns));
+        MX8_TRY(mx8i_join_list(o, "quantize.grouped_mm.mx.fqns", recipe->expert_fqns, sizeof recipe->expert_fqns));
     recipe->convert_experts = recipe->expert_fqns[0] != 0;
     if (c.grouped && !recipe->convert_experts)
         return MX8_FAIL(

@@ -26,7 +26,12 @@ static enum mx8_status allocate_host(struct mx8_run *r) {
 
 static enum mx8_status start_weights(struct mx8_run *r) {
     const char *path = r->job->initial_load_path;
-    if (!path[0]) return mx8i_init_weights(r->model, r->job->seed);
+    const struct mx8_job_debug *debug = &r->job->debug;
+    if (!path[0]) {
+        MX8_TRY(mx8i_init_weights(r->model, r->job->seed));
+        if (!debug->outlier_every) return MX8_OK;
+        return mx8i_plant_outliers(r->model, debug->outlier_every, debug->outlier_factor);
+    }
     char *file = mx8i_is_folder(path) ? mx8i_format_text("%s/model.safetensors", path) : mx8i_copy_text(path);
     if (!file) return MX8_OUT_OF_MEMORY;
     mx8i_log(&r->watch->log, "Loading weights from %s", file);
