@@ -107,6 +107,8 @@ static void resolve_rest(const struct mx8_options *o, struct mx8_job *job, const
                                                 : MX8_ON_NAN_STOP;
     job->log_freq = mx8i_get_int(o, "metrics.log_freq");
     job->color = !mx8i_get_bool(o, "metrics.disable_color_printing");
+    job->tensorboard_folder =
+        mx8i_get_bool(o, "metrics.enable_tensorboard") ? mx8i_get_text(o, "metrics.save_tb_folder") : "";
     job->seed = (uint64_t)mx8i_get_int(o, "training.seed");
     job->dump_folder = mx8i_get_text(o, "job.dump_folder");
     job->description = mx8i_get_text(o, "job.description");

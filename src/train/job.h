@@ -43,6 +43,7 @@ struct mx8_job {
     uint64_t seed;
     enum mx8_on_nan on_nan;
     const char *dataset, *dataset_path;              /* borrowed from the options */
+    const char *tensorboard_folder; /* below dump_folder; "": no events are written */
     const char *dump_folder, *initial_load_path, *checkpoint_folder, *description;
     int64_t dataset_bytes;                           /* most text that is read; 0: all of it */
     int64_t document_end;                            /* id of the token that ends documents; -1: as the shards say */

@@ -93,7 +93,7 @@ static enum mx8_status write_run(const struct mx8_job *job, const struct mx8_con
 enum mx8_status mx8i_open_metrics(
     const struct mx8_job *job, const struct mx8_context *ctx, struct mx8_model *model, struct mx8_metrics *out) {
     *out = (struct mx8_metrics){
-        .model = model, .layers = mx8i_count_moe_layers(model), .experts = job->config.num_experts};
+        .capacity = out->capacity, .model = model, .layers = mx8i_count_moe_layers(model), .experts = job->config.num_experts};
     MX8_TRY(mx8i_make_folders(job->dump_folder));
     MX8_TRY(move_earlier_run(job->dump_folder));
     MX8_TRY(write_run(job, ctx));
@@ -102,11 +102,12 @@ enum mx8_status mx8i_open_metrics(
     if (!out->load || !out->path) return MX8_OUT_OF_MEMORY;
     out->file = fopen(out->path, "ae");
     if (!out->file) return MX8_FAIL(MX8_IO_ERROR, "%s: cannot be written: %s", out->path, strerror(errno));
-    return MX8_OK;
+    return job->tensorboard_folder[0] ? mx8i_open_board(job, &out->board) : MX8_OK;
 }
 
 void mx8i_close_metrics(struct mx8_metrics *m) {
     if (m->file) fclose(m->file); /* every line was flushed when it was written */
+    mx8i_close_board(&m->board);
     mx8i_release(m->path);
     mx8i_release(m->load);
     *m = (struct mx8_metrics){0};
@@ -157,5 +158,5 @@ enum mx8_status mx8i_write_metrics(struct mx8_metrics *m, const struct mx8_step 
     if (fflush(m->file) != 0 || ferror(m->file))
         return MX8_FAIL(
             MX8_IO_ERROR, "%s: step %lld cannot be written: %s", m->path, (long long)s->step, strerror(errno));
-    return MX8_OK;
+    return m->board.events.file ? mx8i_write_board(&m->board, s, m->capacity) : MX8_OK;
 }

@@ -3,7 +3,7 @@
 #define MX8_TRAIN_METRICS_H
 
 #include <stdio.h>
-#include "train/loop.h"
+#include "train/tensorboard.h"
 
 struct mx8_metrics {
     FILE *file;
@@ -11,6 +11,8 @@ struct mx8_metrics {
     struct mx8_model *model;
     int64_t layers, experts; /* of the expert load */
     int64_t *load;           /* (layers, experts) tokens since the last bias update */
+    int64_t capacity;        /* bytes that were free before the job, 0 unknown; for TensorBoard */
+    struct mx8_board board;  /* no file: not asked for */
 };
 
 /* Creates job->dump_folder. Files of an earlier run there are moved aside to metrics-N.jsonl and run-N.json. */

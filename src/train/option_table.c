@@ -34,9 +34,9 @@ const struct mx8_option mx8i_option_table[] = {
     {TEXT("profiling.save_memory_snapshot_folder", "memory_snapshot", IDLE "only with memory snapshots")},
 
     {INT("metrics.log_freq", "10", 1, MANY, "log step 1 and every step that is a multiple of this")},
-    {BOOL("metrics.enable_tensorboard", "false", ONLY "metrics.jsonl holds every step; see mx8 report")},
+    {BOOL("metrics.enable_tensorboard", "false", "write event files with torchtitan's tags at logged steps")},
     {BOOL("metrics.disable_color_printing", "false", "plain log lines")},
-    {TEXT("metrics.save_tb_folder", "tb", IDLE "only with TensorBoard")},
+    {TEXT("metrics.save_tb_folder", "tb", "folder below job.dump_folder, for event folders named by the time")},
     {BOOL("metrics.save_for_all_ranks", "false", IDLE "one process")},
     {BOOL("metrics.enable_wandb", "false", ONLY "metrics.jsonl holds every step")},
 

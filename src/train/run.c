@@ -61,6 +61,7 @@ enum mx8_status mx8i_open_run(struct mx8_run *r) {
         .v = mx8i_get_moment(r->model, 1),
         .copy = mx8i_get_copies(r->model),
         .n = (int64_t)mx8i_get_params(r->model)->elements};
+    r->metrics.capacity = r->capacity;
     return mx8i_open_metrics(job, r->ctx, r->model, &r->metrics); /* last: a job that cannot start leaves no files */
 }
 

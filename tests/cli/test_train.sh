@@ -58,3 +58,8 @@ wait $job || code=$?
 [ "$code" = 130 ] || fail "an interrupted job gave exit code $code"
 has out '^interrupted after [0-9]'
 tail -n 1 stop/metrics.jsonl | grep -q '}$' || fail "the last line of the metrics is cut off"
+
+# Event files for TensorBoard (tests/python reads them), below one folder a start.
+expect 0 train $tiny --training.steps=2 --job.dump_folder=board --metrics.enable_tensorboard --metrics.save_tb_folder=events
+[ "$(find board/events -path '*/20*-*/events.out.tfevents.*' | wc -l)" = 1 ] || fail "no event file"
+[ ! -e run/tb ] || fail "event files that nobody asked for"

@@ -1,0 +1,79 @@
+#include "train/tensorboard.h"
+#include <math.h>
+#include <string.h>
+#include <time.h>
+#include "base/error.h"
+#include "base/memory.h"
+
+#define GIB 1073741824.0
+
+enum mx8_status mx8i_open_board(const struct mx8_job *job, struct mx8_board *out) {
+    time_t now = time(NULL);
+    struct tm local;
+    char stamp[32];
+    *out = (struct mx8_board){
+        .job = job, .flops_per_token = mx8i_count_model(&job->config, job->model.seq_len).flops_per_token};
+    localtime_r(&now, &local);
+    strftime(stamp, sizeof stamp, "%Y%m%d-%H%M", &local);
+    char *folder = mx8i_format_text("%s/%s/%s", job->dump_folder, job->tensorboard_folder, stamp);
+    enum mx8_status status = folder ? mx8i_open_events(folder, &out->events) : MX8_OUT_OF_MEMORY;
+    mx8i_release(folder);
+    return status;
+}
+
+void mx8i_close_board(struct mx8_board *b) {
+    mx8i_close_events(&b->events);
+}
+
+/* One process with one arena: what is reserved is what is active, and an allocation is never tried again. */
+static int list_scalars(const struct mx8_board *b, const struct mx8_step *s, int64_t capacity, struct mx8_scalar *out) {
+    double seconds = fmax(b->seconds, 1e-9), tps = (double)b->tokens / seconds;
+    double gib = (double)s->memory / GIB,
+           share = capacity > 0 ? 100 * (double)s->memory / (double)capacity : (double)NAN;
+    const struct mx8_scalar all[] = {
+        {"loss_metrics/global_avg_loss", s->loss},
+        {"loss_metrics/global_max_loss", s->loss},
+        {"grad_norm", s->grad_norm},
+        {"throughput(tps)", tps},
+        {"tflops", tps * b->flops_per_token / 1e12},
+        {"time_metrics/end_to_end(s)", seconds / (double)b->steps},
+        {"time_metrics/data_loading(s)", b->data_seconds / (double)b->steps},
+        {"time_metrics/data_loading(%)", 100 * b->data_seconds / seconds},
+        {"memory/max_active(GiB)", gib},
+        {"memory/max_active(%)", share},
+        {"memory/max_reserved(GiB)", gib},
+        {"memory/max_reserved(%)", share},
+        {"memory/num_alloc_retries", 0},
+        {"memory/num_ooms", 0},
+        {"n_tokens_seen", (double)s->tokens},
+        {"lr", s->lr},
+        {"mx8/saturated", (double)s->saturated},
+    };
+    int n = 0;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (capacity > 0 || strncmp(all[i].tag, "memory/max", 10) != 0 || !strchr(all[i].tag, '%')) out[n++] = all[i];
+    return n;
+}
+
+static enum mx8_status write_validation(struct mx8_board *b, const struct mx8_step *s) {
+    const struct mx8_scalar scalars[] = {
+        {"validation_metrics/loss", s->validation_loss},
+        {"validation_metrics/throughput(tps)", (double)s->validation_tokens / fmax(s->validation_seconds, 1e-9)},
+        {"validation_metrics/memory/max_active(GiB)", (double)s->memory / GIB},
+    };
+    return mx8i_write_events(&b->events, s->step, scalars, 3);
+}
+
+enum mx8_status mx8i_write_board(struct mx8_board *b, const struct mx8_step *s, int64_t capacity) {
+    struct mx8_scalar scalars[32];
+    b->seconds += s->seconds;
+    b->data_seconds += s->data_seconds;
+    b->tokens += b->job->local_batch_size * b->job->accumulation * b->job->model.seq_len;
+    b->steps++;
+    if (s->validated) MX8_TRY(write_validation(b, s));
+    if (s->step != 1 && s->step % b->job->log_freq != 0) return MX8_OK;
+    MX8_TRY(mx8i_write_events(&b->events, s->step, scalars, list_scalars(b, s, capacity, scalars)));
+    b->seconds = b->data_seconds = 0;
+    b->tokens = b->steps = 0;
+    return MX8_OK;
+}
