@@ -212,7 +212,7 @@ struct mx8_kernels {
 struct mx8_context {
     struct mx8_exec exec;
     char backend_name[32];
-    char backend_reason[160];
+    char backend_reason[256];
     void *(*allocate)(void *user, size_t size, size_t alignment);
     void (*release)(void *user, void *pointer);
     void *user;

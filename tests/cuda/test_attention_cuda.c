@@ -1,6 +1,7 @@
 /* CUDA attention against the CPU's: masks, grouped heads, strided rows, sizes off every tile. f32 and odd heads take
  * the SIMT kernels, bf16 heads of whole chunks the tensor cores, whose probabilities are rounded to bf16: there the
- * largest error is bounded loosely and the root mean square tightly. */
+ * largest error is bounded loosely and the root mean square tightly. The same cases through cuDNN, which takes those of
+ * them that have no other mask than the causal one. */
 #include "pairs.h"
 
 static const struct shape {
@@ -24,6 +25,8 @@ static const struct shape {
     {2, 70, 2, 2, 136, 48, 1, 8},
     {1, 400, 1, 1, 64, 128, 2, 0},
     {1, 129, 2, 1, 128, 1, 0, 0},
+    {2, 128, 4, 2, 64, 0, 0, 8},
+    {3, 256, 5, 1, 128, 300, 0, 0},
 };
 
 /* docs 1: falling and rising numbers, a stranger among them; 2: documents of 64 and some positions, so that whole tiles
@@ -97,10 +100,76 @@ static void test_f32(void **state) {
     for (int i = 0; i < COUNT(shapes); i++) check_shape(&shapes[i], MX8_F32);
 }
 
+/* Another backend on the device, with MX8_ATTENTION as given; NULL with the reason in mx8_get_last_error. */
+static void *open_with(const char *attention, const char *order) {
+    static const struct mx8_cuda_host host = {mx8i_fail};
+    mx8_open_cuda_function open;
+    void *symbol = dlsym(cuda.library, "mx8_open_cuda"), *backend = NULL;
+    const struct mx8_kernels *k;
+    struct mx8_cuda_info info;
+    memcpy(&open, &symbol, sizeof open);
+    setenv("MX8_ATTENTION", attention, 1);
+    setenv("MX8_ATTENTION_ORDER", order, 1);
+    const enum mx8_status status = open(&host, 0, &k, &backend, &info, &cuda.close);
+    unsetenv("MX8_ATTENTION");
+    unsetenv("MX8_ATTENTION_ORDER");
+    return status == MX8_OK ? backend : NULL;
+}
+
+static void close_with(void *backend) {
+    cuda.exec.backend = cuda.backend;
+    cuda.close(backend);
+}
+
 static void test_bf16(void **state) {
     (void)state;
     NEEDS_CUDA();
+    void *backend = open_with("own", "fixed");
+    assert_non_null(backend);
+    cuda.exec.backend = backend;
     for (int i = 0; i < COUNT(shapes); i++) check_shape(&shapes[i], MX8_BF16);
+    close_with(backend);
+}
+
+/* What cuDNN is offered and refuses is an error here, not a quiet fallback. */
+static void test_cudnn(void **state) {
+    (void)state;
+    NEEDS_CUDA();
+    void *backend = open_with("cudnn", "fixed");
+    if (!backend) {
+        print_message("skipped, no cuDNN: %s\n", mx8_get_last_error());
+        skip();
+    }
+    cuda.exec.backend = backend;
+    for (int i = 0; i < COUNT(shapes); i++) check_shape(&shapes[i], MX8_BF16);
+    close_with(backend);
+}
+
+/* A workspace that is too small for all heads at once: launches of some key heads give what one launch gives. */
+static void test_cudnn_in_parts(void **state) {
+    static const struct shape large = {2, 640, 8, 4, 64, 0, 0, 0};
+    (void)state;
+    NEEDS_CUDA();
+    setenv("MX8_CUDNN_WORKSPACE", "2", 1); /* MiB; two heads of 640 positions need 1.6 */
+    void *backend = open_with("cudnn", "fixed");
+    unsetenv("MX8_CUDNN_WORKSPACE");
+    if (!backend) {
+        print_message("skipped, no cuDNN: %s\n", mx8_get_last_error());
+        skip();
+    }
+    cuda.exec.backend = backend;
+    check_shape(&large, MX8_BF16);
+    close_with(backend);
+}
+
+/* A choice that is not one is refused. */
+static void test_unknown_choice(void **state) {
+    (void)state;
+    NEEDS_CUDA();
+    assert_null(open_with("flash", "fixed"));
+    assert_non_null(strstr(mx8_get_last_error(), "MX8_ATTENTION is \"flash\""));
+    assert_null(open_with("auto", "some"));
+    assert_non_null(strstr(mx8_get_last_error(), "MX8_ATTENTION_ORDER is \"some\""));
 }
 
 /* Nothing to do is done. */
@@ -113,7 +182,7 @@ static void test_no_tokens(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cuda_unit_test(test_f32), cuda_unit_test(test_bf16), cuda_unit_test(test_no_tokens)};
+    const struct CMUnitTest tests[] = {cuda_unit_test(test_f32), cuda_unit_test(test_bf16), cuda_unit_test(test_cudnn),
+        cuda_unit_test(test_cudnn_in_parts), cuda_unit_test(test_unknown_choice), cuda_unit_test(test_no_tokens)};
     return cmocka_run_group_tests_name("cuda attention", tests, open_both, close_both);
 }

@@ -185,6 +185,8 @@ static enum mx8_status launch_forward(const struct mx8_exec *x, const struct mx8
 
 enum mx8_status cuda_attention(const struct mx8_exec *x, const struct mx8_attention_job *j) {
     if (j->T == 0 || j->H * j->d == 0) return MX8_OK;
+    const enum mx8_status tried = cuda_attention_cudnn(x, j, 0);
+    if (tried != MX8_UNSUPPORTED) return tried;
     if (!is_fast(j)) return simt_forward(x, j);
     int2 *ranges = (int2 *)j->workspace;
     const enum mx8_status status = make_ranges(x, j, ranges);
@@ -198,7 +200,9 @@ enum mx8_status cuda_attention(const struct mx8_exec *x, const struct mx8_attent
 
 size_t cuda_attention_workspace(const struct mx8_attention_job *j, int32_t backward, int32_t threads) {
     (void)threads;
-    return (backward ? delta_bytes(j) : 0) + (size_t)range_count(j) * sizeof(int2);
+    const size_t own = (backward ? delta_bytes(j) : 0) + (size_t)range_count(j) * sizeof(int2),
+                 cudnn = cuda_attention_cudnn_workspace(j, backward);
+    return own > cudnn ? own : cudnn; // either may be the one that runs
 }
 
 // One warp an entry.

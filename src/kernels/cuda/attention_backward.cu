@@ -306,6 +306,8 @@ static enum mx8_status launch_queries(
 
 enum mx8_status cuda_attention_backward(const struct mx8_exec *x, const struct mx8_attention_job *j) {
     if (j->T == 0 || j->H * j->d == 0) return MX8_OK;
+    const enum mx8_status tried = cuda_attention_cudnn(x, j, 1);
+    if (tried != MX8_UNSUPPORTED) return tried;
     float *const delta = (float *)j->workspace;
     int2 *const ranges = (int2 *)((char *)j->workspace + delta_bytes(j));
     const bool fast = is_fast(j) && rows_fit(j->dout, j->do_ls) && rows_fit(j->dq, j->dq_ls) &&

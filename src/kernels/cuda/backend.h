@@ -17,7 +17,7 @@ struct mx8_cuda_info {
     int32_t capability; // 90 for sm_90
     int32_t sm_count;
     size_t total_memory, free_memory;
-    char reason[160];
+    char reason[256];
 };
 
 #ifdef __cplusplus
@@ -42,6 +42,7 @@ struct cuda_backend {
     int ordinal, capability, sm_count;
     cublasLtHandle_t lt;
     encode_map_function encode_map; // cuTensorMapEncodeTiled, found through cudart: no link to libcuda
+    struct attention_library *attention; // attention_cudnn.cu; NULL: own kernels only
 };
 
 extern const struct mx8_cuda_host *mx8i_cuda_host;
@@ -106,6 +107,11 @@ enum mx8_status cuda_clip_factor(const struct mx8_exec *x, float *factor, float 
 enum mx8_status cuda_check_finite(const struct mx8_exec *x, int32_t *flag, const void *a, int32_t dtype, int64_t n);
 // quantize.cu's fast form; UNSUPPORTED without a message when the job is not for it.
 enum mx8_status cuda_quantize_fused(const struct mx8_exec *x, const struct mx8_quant_job *j);
+// attention.cu's first choice; UNSUPPORTED without a message when the job is not for it. text: which one it is, and why.
+enum mx8_status cuda_open_attention(struct cuda_backend *b, char *text, size_t text_size);
+void cuda_close_attention(struct cuda_backend *b);
+enum mx8_status cuda_attention_cudnn(const struct mx8_exec *x, const struct mx8_attention_job *j, int32_t backward);
+size_t cuda_attention_cudnn_workspace(const struct mx8_attention_job *j, int32_t backward);
 // GEMM paths: gemm.cu chooses. Each returns UNSUPPORTED without a message when the job is not for it.
 enum mx8_status cuda_gemm_sm90(const struct mx8_exec *x, const struct mx8_gemm_job *j);
 enum mx8_status cuda_gemm_lt(const struct mx8_exec *x, const struct mx8_gemm_job *j);

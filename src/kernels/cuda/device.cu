@@ -79,6 +79,7 @@ static struct mx8_kernels make_table(const char *name) {
 static void close_backend(void *p) {
     cuda_backend *b = (cuda_backend *)p;
     if (!b) return;
+    cuda_close_attention(b);
     if (b->lt) cublasLtDestroy(b->lt);
     delete b;
 }
@@ -119,6 +120,12 @@ mx8_open_cuda(const struct mx8_cuda_host *host, int32_t ordinal, const struct mx
         close_backend(b);
         return CUDA_FAIL(MX8_LIBRARY_ERROR, "mx8_create_context: cuBLASLt does not start on %s", prop.name);
     }
+    char attention[96];
+    s = cuda_open_attention(b, attention, sizeof attention);
+    if (s != MX8_OK) {
+        close_backend(b);
+        return s;
+    }
     const bool fast = b->capability == 90 && b->encode_map;
     *kernels = fast ? &sm90 : &generic;
     *backend = b;
@@ -127,7 +134,7 @@ mx8_open_cuda(const struct mx8_cuda_host *host, int32_t ordinal, const struct mx
     info->capability = b->capability;
     info->sm_count = b->sm_count;
     cudaMemGetInfo(&info->free_memory, &info->total_memory);
-    snprintf(info->reason, sizeof info->reason, "%.60s, compute capability %d.%d: %s", prop.name, prop.major, prop.minor,
-             fast ? "FP8 tensor-core path for scale groups of 256, exact path for others" : "exact path (no wgmma)");
+    snprintf(info->reason, sizeof info->reason, "%.60s, compute capability %d.%d: %s; attention: %s", prop.name, prop.major, prop.minor,
+             fast ? "FP8 tensor-core path for scale groups of 256, exact path for others" : "exact path (no wgmma)", attention);
     return MX8_OK;
 }
