@@ -86,7 +86,11 @@ enum mx8_status mx8i_forward(struct mx8_model *m, const int32_t *tokens, const i
     float loss_scale, double *loss, float *logits) {
     MX8_TRY(upload_batch(m, tokens, targets, docs));
     m->loss_scale = loss_scale;
-    MX8_TRY(mx8i_walk_validation(m, logits));
+    int64_t *saturated = m->ctx->saturated; /* the count is of training steps */
+    m->ctx->saturated = NULL;
+    enum mx8_status status = mx8i_walk_validation(m, logits);
+    m->ctx->saturated = saturated;
+    MX8_TRY(status);
     return read_back(m, loss, 0);
 }
 

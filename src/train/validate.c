@@ -99,15 +99,14 @@ static enum mx8_status fill_row(struct mx8_validator *v, int64_t b, int64_t posi
 enum mx8_status mx8i_validate_model(struct mx8_validator *v, struct mx8_model *m, int (*should_stop)(void *user),
     void *user, struct mx8_validation_result *out) {
     double started = mx8i_get_seconds(), sum = 0;
-    int64_t clipped;
     *out = (struct mx8_validation_result){.tokens = v->samples * v->length};
     for (int64_t position = 0; position < v->samples; position += v->rows) {
-        if (should_stop && should_stop(user)) return mx8i_take_saturated(m, &clipped);
+        if (should_stop && should_stop(user)) return MX8_OK;
         for (int64_t b = 0; b < v->rows; b++) MX8_TRY(fill_row(v, b, position + b));
         MX8_TRY(mx8i_forward(m, v->tokens, v->targets, v->docs, 1.0f, &sum, NULL));
     }
     out->loss = sum / (double)out->tokens;
     out->finished = 1;
     out->seconds = mx8i_get_seconds() - started;
-    return mx8i_take_saturated(m, &clipped);
+    return MX8_OK;
 }
