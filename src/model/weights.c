@@ -36,15 +36,15 @@ static enum mx8_status quantize_experts(struct mx8_model *m, const struct mx8_pa
 }
 
 enum mx8_status mx8i_walk_weights(struct mx8_model *m) {
+    m->scratch.used = 0; /* between steps nothing in it is needed */
     for (int64_t i = 0; i < m->params.count; i++) {
         const struct mx8_param *p = &m->params.param[i];
         if (!p->mxfp8) continue;
         struct mx8_forms w = mx8i_view_weight(m, p);
-        size_t mark = m->scratch.used;
         struct mx8_op_options options = make_quantizer_options(m);
         MX8_TRY(mx8i_round_for_control(m, &w.hp, &options, 0));
         MX8_TRY(p->ndim == 3 ? quantize_experts(m, p, &w) : quantize_matrix(m, &w));
-        m->scratch.used = mark;
+        m->scratch.used = 0;
     }
     return MX8_OK;
 }

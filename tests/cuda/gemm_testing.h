@@ -6,7 +6,7 @@
 #include <math.h>
 #include "cuda_test.h"
 #include "formats/jobs.h"
-#include "fp8_accumulator.h"
+#include "formats/fp8_accumulator.h"
 
 #define MAX_TEST_GROUPS 128
 
@@ -349,7 +349,7 @@ static inline void check_emulated(const struct product *c, const void *got, int6
         struct reach r;
         if (!find_reach(c, output, m, &r)) continue;
         int64_t row = r.group * p->N + n;
-        float want = fp8_multiply(a + m * p->K + r.from, b + row * p->K + r.from, r.to - r.from,
+        float want = fp8_multiply(a + m * p->K + r.from, b + row * p->K + r.from, r.to - r.from, FP8_PROMOTE,
             c->a.scales + m * c->a.blocks + r.from / MX8_BLOCK, c->b.scales + row * c->b.blocks + r.from / MX8_BLOCK);
         double value = load_number(got, at, p->c_dtype),
                rounded = p->c_dtype == MX8_F32 ? (double)want : (double)mx8_decode_bf16(mx8_encode_bf16(want));

@@ -84,6 +84,23 @@ static void test_controls_spoil_the_gradient(void **state) {
     free_subject(&exact);
 }
 
+/* Weights are rounded in the step's scratch memory, whatever the step left there. */
+static void test_controls_stay_in_the_plan(void **state) {
+    (void)state;
+    struct mx8_model_config c = make_tiny_config();
+    struct mx8_model_options o = {.batch = 1, .seq_len = 8, .control = MX8_CONTROL_REUSED_CODES};
+    struct subject s = make_subject(&c, "mxfp8_moe", o, 1);
+    int32_t *ids = make_tokens(s.T, c.vocab_size, 5);
+    size_t planned = mx8i_get_memory_plan(s.m, NULL)->scratch;
+    double loss = run_step(&s, ids, NULL);
+    s.m->scratch.used = planned;
+    assert_ok(mx8i_refresh_weights(s.m, 0));
+    assert_true(run_step(&s, ids, NULL) == loss);
+    assert_true(s.m->scratch.peak <= planned);
+    free(ids);
+    free_subject(&s);
+}
+
 /* dw (N,K) of rows [from, to) from what the file says, in f64, against the model's gradient. */
 static double compare_gradient(const struct mx8_safetensors *st, int64_t from, int64_t to, const float *gradient) {
     const struct mx8_st_entry *x = mx8i_find_tensor(st, "x"), *dy = mx8i_find_tensor(st, "dy");
@@ -157,6 +174,7 @@ static void test_dumped_operands_give_the_gradient(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_outliers_are_planted),
-        cmocka_unit_test(test_controls_spoil_the_gradient), cmocka_unit_test(test_dumped_operands_give_the_gradient)};
+        cmocka_unit_test(test_controls_spoil_the_gradient), cmocka_unit_test(test_controls_stay_in_the_plan),
+        cmocka_unit_test(test_dumped_operands_give_the_gradient)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,8 +4,8 @@
  *   2. accumulator and products are cut to 13 fraction bits relative to 2^E, toward zero, and summed exactly;
  *   3. the sum is normalised and cut to 13 fraction bits, toward zero.
  * Not known: which exponent a subnormal code brings into 1. Here it is the normalised one. NaN codes are left out. */
-#ifndef MX8_FP8_ACCUMULATOR_H
-#define MX8_FP8_ACCUMULATOR_H
+#ifndef MX8_FORMATS_FP8_ACCUMULATOR_H
+#define MX8_FORMATS_FP8_ACCUMULATOR_H
 
 #include <math.h>
 #include <stdint.h>
@@ -13,7 +13,7 @@
 
 #define FP8_FRACTION 13
 #define FP8_STEP     32
-#define FP8_PROMOTE  256 /* products summed in the tensor core before the sum goes to fp32 */
+#define FP8_PROMOTE  256 /* what the fast path sums in the tensor core before the sum goes to fp32 */
 
 /* significand * 2^(exponent - 3), |significand| in 8..15; zero has an exponent below that of any product. */
 struct fp8_value {
@@ -63,12 +63,13 @@ static inline void fp8_add_products(
     sum->exponent = largest + top - FP8_FRACTION;
 }
 
-/* One element of the product: a and b of length K, scale bytes of both per 32 products, equal inside FP8_PROMOTE. */
-static inline float fp8_multiply(
-    const struct fp8_value *a, const struct fp8_value *b, int64_t K, const uint8_t *a_scales, const uint8_t *b_scales) {
+/* One element of the product: a and b of length K, scale bytes of both per 32 products, equal inside each `promote`
+ * products, which is how many are summed before the sum goes to fp32. */
+static inline float fp8_multiply(const struct fp8_value *a, const struct fp8_value *b, int64_t K, int64_t promote,
+    const uint8_t *a_scales, const uint8_t *b_scales) {
     float total = 0;
-    for (int64_t from = 0; from < K; from += FP8_PROMOTE) {
-        int64_t to = from + FP8_PROMOTE < K ? from + FP8_PROMOTE : K;
+    for (int64_t from = 0; from < K; from += promote) {
+        int64_t to = from + promote < K ? from + promote : K;
         struct fp8_sum sum = {0, 0};
         for (int64_t k = from; k < to; k += FP8_STEP)
             fp8_add_products(&sum, a + k, b + k, to - k < FP8_STEP ? to - k : FP8_STEP);
