@@ -241,10 +241,12 @@ static void tensor_core_is_emulated(void **state) {
     }
 }
 
-/* The same bits every time, whatever order the blocks happen to run in. */
+/* The same bits every time, whatever order the blocks happen to run in. MX8_TEST_REPEATS: how often (50). */
 static void repeats_are_identical(void **state) {
     (void)state;
     NEEDS_CUDA();
+    const char *text = getenv("MX8_TEST_REPEATS");
+    const long repeats = text ? strtol(text, NULL, 10) : 50;
     for (int i = 0; i < COUNT(kinds) * 3 * 3; i++) {
         int k = i % COUNT(kinds), mode = i / COUNT(kinds) % 3, turn = i / COUNT(kinds) / 3;
         struct problem p = {.mode = (enum mx8_gemm_mode)mode,
@@ -260,7 +262,7 @@ static void repeats_are_identical(void **state) {
         struct product c;
         build_product(&c, &p);
         uint8_t *first = NULL;
-        for (int repeat = 0; repeat < 50; repeat++) {
+        for (long repeat = 0; repeat < repeats; repeat++) {
             assert_ok(cuda.exec.k->upload(&cuda.exec, c.job.c, c.c_start, c.c_bytes));
             assert_ok(cuda.exec.k->gemm(&cuda.exec, &c.job));
             uint8_t *got = fetch_buffer(c.job.c, c.c_bytes, c.name);
