@@ -108,6 +108,19 @@ enum mx8_status mx8i_quantize_forms(struct mx8_model *m, struct mx8_forms *f, st
     struct mx8_tensor offsets, struct mx8_stack *cols, int32_t is_gradient);
 /* Drops the forms that were in scratch. */
 void mx8i_forget_forms(struct mx8_forms *f, struct mx8_need need);
+
+/* ---- remake.c: MX8_AC_OPS, activations that backward makes again. Each does nothing in the other modes ---- */
+/* Whether this layer's forward leaves the operands of its weight gradients to its backward. */
+int32_t mx8i_keeps_forms(const struct mx8_model *m);
+/* What backward needs of an operand of `count` linears. */
+struct mx8_need mx8i_find_backward_need(const struct mx8_model *m, int32_t count, const struct mx8_param *const *p);
+/* Memory for f->hp: `spare`, when it has the same shape and only codes outlast the making of them. */
+struct mx8_tensor mx8i_take_remade(struct mx8_model *m, struct mx8_need need, struct mx8_tensor spare);
+/* Codes of f->hp into scratch; clipped values were counted the first time. */
+enum mx8_status mx8i_remake_codes(struct mx8_model *m, struct mx8_forms *f, struct mx8_need need, struct mx8_tensor offsets);
+/* A norm's output and its codes, from the norm's saved input. */
+enum mx8_status mx8i_remake_norm(struct mx8_model *m, struct mx8_forms *f, struct mx8_need need, struct mx8_tensor x,
+    struct mx8_tensor rstd, const struct mx8_param *p);
 enum mx8_status mx8i_run_linear(struct mx8_model *m, struct mx8_tensor y, const struct mx8_forms *x,
     const struct mx8_param *p, struct mx8_tensor offsets);
 /* dx, and p's gradient. Quantizes dy itself (into scratch, released before it returns). */
@@ -139,7 +152,7 @@ enum mx8_status mx8i_ffn_forward(struct mx8_model *m, const struct mx8_ffn *w, s
 enum mx8_status mx8i_ffn_backward(struct mx8_model *m, const struct mx8_ffn *w, const struct mx8_ffn_saved *s,
     struct mx8_tensor dx, struct mx8_tensor dout, const struct mx8_forms *in, struct mx8_tensor offsets);
 /* Which forms the layer's second half reads its normalised input in. */
-struct mx8_need mx8i_find_moe_need(const struct mx8_model *m, const struct mx8_layer *l);
+struct mx8_need mx8i_find_moe_need(const struct mx8_model *m, const struct mx8_layer *l, int32_t keep);
 struct mx8_routing mx8i_take_routing(struct mx8_model *m, const struct mx8_layer *l);
 enum mx8_status mx8i_moe_forward(struct mx8_model *m, struct mx8_layer *l, struct mx8_tensor out, int32_t recompute);
 enum mx8_status mx8i_moe_backward(struct mx8_model *m, struct mx8_layer *l, struct mx8_tensor dx, struct mx8_tensor dout);

@@ -39,7 +39,7 @@ enum mx8_status mx8i_attention_forward(struct mx8_model *m, struct mx8_layer *l,
     size_t mark = m->scratch.used;
     struct mx8_activations *a = &l->a;
     const int64_t T = m->T;
-    struct mx8_need need = mx8i_find_need(m, m->keep, 3, (const struct mx8_param *[]){l->wq, l->wk, l->wv});
+    struct mx8_need need = mx8i_find_need(m, mx8i_keeps_forms(m), 3, (const struct mx8_param *[]){l->wq, l->wk, l->wv});
     MX8_TRY(normalize_input(m, l, need));
     MX8_TRY(mx8i_quantize_forms(m, &a->n1, need, MX8_ABSENT, &m->saved, 0));
     MX8_TRY(project_inputs(m, l));
@@ -53,7 +53,7 @@ enum mx8_status mx8i_attention_forward(struct mx8_model *m, struct mx8_layer *l,
         .options = make_attention_options(m, l)};
     MX8_TRY(mx8i_call(m, MX8_OP_ATTENTION, 0, &call));
 
-    struct mx8_need o_need = mx8i_find_need(m, m->keep, 1, (const struct mx8_param *[]){l->wo});
+    struct mx8_need o_need = mx8i_find_need(m, mx8i_keeps_forms(m), 1, (const struct mx8_param *[]){l->wo});
     MX8_TRY(mx8i_quantize_forms(m, &a->o, o_need, MX8_ABSENT, &m->saved, 0));
     MX8_TRY(mx8i_run_linear(m, out, &a->o, l->wo, MX8_ABSENT));
     o_need.hp = 1; /* attention's backward reads its output */
@@ -84,13 +84,17 @@ static struct mx8_tensor view_rows(struct mx8_tensor t, int64_t rows, int64_t co
 enum mx8_status mx8i_attention_backward(
     struct mx8_model *m, struct mx8_layer *l, struct mx8_tensor dx, struct mx8_tensor dout) {
     size_t mark = m->scratch.used;
-    const struct mx8_activations *a = &l->a;
+    struct mx8_activations *a = &l->a;
+    const struct mx8_param *inputs[] = {l->wq, l->wk, l->wv};
     const int64_t T = m->T, Q = l->wq->shape[0], KV = l->wk->shape[0];
     const int32_t dtype = m->recipe.dtype;
     struct mx8_tensor dn = mx8i_take_rows(&m->scratch, dtype, T, Q > m->config.dim ? Q : m->config.dim);
     struct mx8_tensor d_o = view_rows(dn, T, Q), dq = mx8i_take_rows(&m->scratch, dtype, T, Q);
     struct mx8_tensor dk = mx8i_take_rows(&m->scratch, dtype, T, KV), dv = mx8i_take_rows(&m->scratch, dtype, T, KV);
+    size_t output = m->scratch.used;
+    MX8_TRY(mx8i_remake_codes(m, &a->o, mx8i_find_backward_need(m, 1, &l->wo), MX8_ABSENT));
     MX8_TRY(mx8i_run_linear_backward(m, d_o, dout, &a->o, l->wo, MX8_ABSENT));
+    m->scratch.used = output;
     struct mx8_op_call call = {.in = {d_o, a->q, a->k, a->v, a->o.hp, a->lse, view_docs(m)},
         .n_in = 7,
         .out = {dq, dk, dv},
@@ -101,6 +105,8 @@ enum mx8_status mx8i_attention_backward(
     MX8_TRY(mx8i_heads_backward(m, l, MX8_KEYS, &dk));
     MX8_TRY(mx8i_heads_backward(m, l, MX8_VALUES, &dv));
     dn = view_rows(dn, T, m->config.dim); /* d_o is no longer needed */
+    struct mx8_need need = mx8i_find_backward_need(m, 3, inputs);
+    MX8_TRY(mx8i_remake_norm(m, &a->n1, need, a->x, a->rstd_attention, l->attention_norm));
     MX8_TRY(project_backward(m, l, dn, dq, dk, dv));
     MX8_TRY(mx8i_run_norm_backward(m, dx, dn, a->x, a->rstd_attention, dout, l->attention_norm));
     m->scratch.used = mark;

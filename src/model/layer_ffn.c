@@ -2,6 +2,21 @@
 #include "model/internal.h"
 #include "base/error.h"
 
+static enum mx8_status run_swiglu(struct mx8_model *m, const struct mx8_ffn_saved *s, struct mx8_tensor hidden) {
+    struct mx8_op_call call = {.in = {s->gate, s->up}, .n_in = 2, .out = {hidden}, .n_out = 1};
+    return mx8i_call(m, MX8_OP_SWIGLU, 0, &call);
+}
+
+/* MX8_AC_OPS: the weight gradient's operand again. dhidden is free until that product's twin writes it. */
+static enum mx8_status remake_hidden(struct mx8_model *m, const struct mx8_ffn *w, const struct mx8_ffn_saved *s,
+    struct mx8_tensor dhidden, struct mx8_tensor offsets, struct mx8_forms *hidden) {
+    if (m->options.ac_mode != MX8_AC_OPS) return MX8_OK;
+    struct mx8_need need = mx8i_find_backward_need(m, 1, &w->w2);
+    *hidden = (struct mx8_forms){.hp = mx8i_take_remade(m, need, dhidden)};
+    MX8_TRY(run_swiglu(m, s, hidden->hp));
+    return mx8i_remake_codes(m, hidden, need, offsets);
+}
+
 enum mx8_status mx8i_ffn_forward(struct mx8_model *m, const struct mx8_ffn *w, struct mx8_ffn_saved *s,
     struct mx8_tensor out, const struct mx8_forms *in, struct mx8_tensor offsets) {
     size_t mark = m->scratch.used;
@@ -11,11 +26,10 @@ enum mx8_status mx8i_ffn_forward(struct mx8_model *m, const struct mx8_ffn *w, s
     MX8_TRY(mx8i_run_linear(m, s->gate, in, w->w1, offsets));
     MX8_TRY(mx8i_run_linear(m, s->up, in, w->w3, offsets));
 
-    struct mx8_need need = mx8i_find_need(m, m->keep, 1, &w->w2);
+    struct mx8_need need = mx8i_find_need(m, mx8i_keeps_forms(m), 1, &w->w2);
     if (!out.ndim) need.row = 0;
     s->hidden = (struct mx8_forms){.hp = mx8i_take_hp(m, need, rows, F)};
-    struct mx8_op_call call = {.in = {s->gate, s->up}, .n_in = 2, .out = {s->hidden.hp}, .n_out = 1};
-    MX8_TRY(mx8i_call(m, MX8_OP_SWIGLU, 0, &call));
+    MX8_TRY(run_swiglu(m, s, s->hidden.hp));
     MX8_TRY(mx8i_quantize_forms(m, &s->hidden, need, offsets, &m->saved, 0));
     if (out.ndim) MX8_TRY(mx8i_run_linear(m, out, &s->hidden, w->w2, offsets));
     mx8i_forget_forms(&s->hidden, need);
@@ -23,13 +37,16 @@ enum mx8_status mx8i_ffn_forward(struct mx8_model *m, const struct mx8_ffn *w, s
     return MX8_OK;
 }
 
+/* dx may be dout: what dout says is in dgate and dup before dx is written. */
 enum mx8_status mx8i_ffn_backward(struct mx8_model *m, const struct mx8_ffn *w, const struct mx8_ffn_saved *s,
     struct mx8_tensor dx, struct mx8_tensor dout, const struct mx8_forms *in, struct mx8_tensor offsets) {
     size_t mark = m->scratch.used;
     const int64_t rows = dout.shape[0], F = w->w1->shape[w->w1->ndim - 2], D = m->config.dim;
     const int32_t dtype = m->recipe.dtype;
     struct mx8_tensor dhidden = mx8i_take_rows(&m->scratch, dtype, rows, F);
-    MX8_TRY(mx8i_run_linear_backward(m, dhidden, dout, &s->hidden, w->w2, offsets));
+    struct mx8_forms hidden = s->hidden;
+    MX8_TRY(remake_hidden(m, w, s, dhidden, offsets, &hidden));
+    MX8_TRY(mx8i_run_linear_backward(m, dhidden, dout, &hidden, w->w2, offsets));
     struct mx8_tensor dgate = s->gate, dup = s->up; /* the last use of both: their gradients take their place */
     struct mx8_op_call call = {.in = {dhidden, s->gate, s->up}, .n_in = 3, .out = {dgate, dup}, .n_out = 2};
     MX8_TRY(mx8i_call(m, MX8_OP_SWIGLU, 1, &call));

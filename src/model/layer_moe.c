@@ -2,10 +2,10 @@
 #include "model/internal.h"
 #include "base/error.h"
 
-struct mx8_need mx8i_find_moe_need(const struct mx8_model *m, const struct mx8_layer *l) {
+struct mx8_need mx8i_find_moe_need(const struct mx8_model *m, const struct mx8_layer *l, int32_t keep) {
     const struct mx8_param *consumers[3] = {l->gate, l->dense.w1, l->dense.w3};
-    struct mx8_need need = mx8i_find_need(m, m->keep, l->dense.w1 ? 3 : 1, consumers);
-    if (m->keep && m->config.score_before_experts) need.hp = 1; /* for the gradient of the scores */
+    struct mx8_need need = mx8i_find_need(m, keep, l->dense.w1 ? 3 : 1, consumers);
+    if (keep && m->config.score_before_experts) need.hp = 1; /* for the gradient of the scores */
     return need;
 }
 
@@ -67,15 +67,33 @@ static enum mx8_status route(struct mx8_model *m, struct mx8_layer *l) {
     return MX8_OK;
 }
 
+static enum mx8_status permute_rows(struct mx8_model *m, const struct mx8_layer *l, struct mx8_tensor rows) {
+    const struct mx8_routing *r = &l->a.routing;
+    struct mx8_op_call call = {.in = {l->a.n2.hp, r->order, r->positions}, .n_in = 3, .out = {rows}, .n_out = 1};
+    if (m->config.score_before_experts) call.in[call.n_in++] = r->weights;
+    return mx8i_call(m, MX8_OP_PERMUTE, 0, &call);
+}
+
+/* MX8_AC_OPS: the experts' input again. `spare` is free until the gradient of the combination is written to it. */
+static enum mx8_status remake_rows(struct mx8_model *m, struct mx8_layer *l, struct mx8_tensor spare) {
+    if (m->options.ac_mode != MX8_AC_OPS) return MX8_OK;
+    struct mx8_need need =
+        mx8i_find_backward_need(m, 2, (const struct mx8_param *[]){l->experts.w1, l->experts.w3});
+    l->a.rows = (struct mx8_forms){.hp = mx8i_take_remade(m, need, spare)};
+    MX8_TRY(permute_rows(m, l, l->a.rows.hp));
+    return mx8i_remake_codes(m, &l->a.rows, need, l->a.routing.offsets);
+}
+
 /* Rows of each expert side by side, and the expert networks. out absent: what backward needs, no more. */
 static enum mx8_status run_experts(struct mx8_model *m, struct mx8_layer *l, struct mx8_tensor out) {
     struct mx8_activations *a = &l->a;
     const struct mx8_routing *r = &a->routing;
-    struct mx8_need need = mx8i_find_need(m, m->keep, 2, (const struct mx8_param *[]){l->experts.w1, l->experts.w3});
-    a->rows = (struct mx8_forms){.hp = mx8i_take_hp(m, need, m->T * m->config.top_k, m->config.dim)};
-    struct mx8_op_call call = {.in = {a->n2.hp, r->order, r->positions}, .n_in = 3, .out = {a->rows.hp}, .n_out = 1};
-    if (m->config.score_before_experts) call.in[call.n_in++] = r->weights;
-    MX8_TRY(mx8i_call(m, MX8_OP_PERMUTE, 0, &call));
+    struct mx8_need need = mx8i_find_need(
+        m, mx8i_keeps_forms(m), 2, (const struct mx8_param *[]){l->experts.w1, l->experts.w3});
+    /* Unless they are kept, the rows are dead before the experts' output is written. */
+    a->rows = (struct mx8_forms){.hp = out};
+    if (need.hp || !out.ndim) a->rows.hp = mx8i_take_hp(m, need, m->T * m->config.top_k, m->config.dim);
+    MX8_TRY(permute_rows(m, l, a->rows.hp));
     MX8_TRY(mx8i_quantize_forms(m, &a->rows, need, r->offsets, &m->saved, 0));
     MX8_TRY(mx8i_ffn_forward(m, &l->experts, &a->experts, out, &a->rows, r->offsets));
     mx8i_forget_forms(&a->rows, need);
@@ -112,22 +130,22 @@ enum mx8_status mx8i_moe_forward(struct mx8_model *m, struct mx8_layer *l, struc
     return MX8_OK;
 }
 
-/* Gradient of the experts' input rows; dweights too when the scores multiplied the experts' output. */
+/* drows: gradient of the experts' input rows, and before that of their output. dweights too when the scores multiplied the experts' output. */
 static enum mx8_status experts_backward(struct mx8_model *m, struct mx8_layer *l, struct mx8_tensor drows,
     struct mx8_tensor dweights, struct mx8_tensor dout) {
     size_t mark = m->scratch.used;
     const struct mx8_activations *a = &l->a;
     const struct mx8_routing *r = &a->routing;
-    struct mx8_tensor dexpert = mx8i_take_rows(&m->scratch, m->recipe.dtype, drows.shape[0], drows.shape[1]);
+    MX8_TRY(remake_rows(m, l, drows));
     struct mx8_op_call call = {
-        .in = {dout, MX8_ABSENT, r->order, r->positions}, .n_in = 4, .out = {dexpert}, .n_out = 1};
+        .in = {dout, MX8_ABSENT, r->order, r->positions}, .n_in = 4, .out = {drows}, .n_out = 1};
     if (!m->config.score_before_experts) {
         call.in[1] = a->expert_out;
         call.in[call.n_in++] = r->weights;
         call.out[call.n_out++] = dweights;
     }
     MX8_TRY(mx8i_call(m, MX8_OP_COMBINE, 1, &call));
-    MX8_TRY(mx8i_ffn_backward(m, &l->experts, &a->experts, drows, dexpert, &a->rows, r->offsets));
+    MX8_TRY(mx8i_ffn_backward(m, &l->experts, &a->experts, drows, drows, &a->rows, r->offsets));
     m->scratch.used = mark;
     return MX8_OK;
 }
@@ -173,6 +191,9 @@ enum mx8_status mx8i_moe_backward(
     struct mx8_tensor drows = mx8i_take_rows(&m->scratch, m->recipe.dtype, T * k, D);
     struct mx8_tensor shared = MX8_ABSENT;
     MX8_TRY(experts_backward(m, l, drows, dweights, dout));
+    struct mx8_need need = mx8i_find_moe_need(m, l, 1);
+    need.row = 0;
+    MX8_TRY(mx8i_remake_codes(m, &l->a.n2, need, MX8_ABSENT));
     if (l->dense.w1) {
         shared = dx;
         MX8_TRY(mx8i_ffn_backward(m, &l->dense, &l->a.dense, dx, dout, &l->a.n2, MX8_ABSENT));

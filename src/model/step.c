@@ -84,7 +84,7 @@ enum mx8_status mx8i_walk_training(struct mx8_model *m) {
     begin_walk(m);
     MX8_TRY(forward_for_training(m));
 
-    struct mx8_tensor d = mx8i_take_rows(&m->scratch, m->recipe.dtype, m->T, m->config.dim), y, sum, rstd;
+    struct mx8_tensor d = m->stream_f /* once the final norm has read it */, y, sum, rstd;
     size_t mark = m->scratch.used;
     MX8_TRY(run_final_norm(m, &y, &rstd, &sum));
     struct mx8_tensor dy = mx8i_take_rows(&m->scratch, m->recipe.dtype, m->T, m->config.dim);

@@ -168,7 +168,7 @@ const struct mx8_option mx8i_option_table[] = {
     {BOOL("checkpoint.create_seed_checkpoint", "false", ONLY "initial weights depend on training.seed alone")},
 
     {CHOICE("activation_checkpoint.mode", "selective", "selective|full|none", "blocks whose forward pass runs again")},
-    {TEXT("activation_checkpoint.selective_ac_option", "2", "selective: every n-th block; op is not supported")},
+    {TEXT("activation_checkpoint.selective_ac_option", "2", "selective: every n-th block, or op: all but products and attention")},
     {LIST("activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns", "moe.router.gate",
         IDLE "only with op")},
     {BOOL("activation_checkpoint.early_stop", "false", IDLE "blocks are run again as a whole")},

@@ -60,16 +60,16 @@ static enum mx8_status resolve_checkpointing(const struct mx8_options *o, struct
         return MX8_OK;
     }
     const char *option = mx8i_get_text(o, "activation_checkpoint.selective_ac_option");
-    if (!strcmp(option, "op"))
-        return MX8_FAIL(MX8_UNSUPPORTED,
-            "activation_checkpoint.selective_ac_option is op: mx8 recomputes whole blocks; "
-            "give a number n for every n-th block, or activation_checkpoint.mode none or full");
+    if (!strcmp(option, "op")) {
+        model->ac_mode = MX8_AC_OPS;
+        return MX8_OK;
+    }
     char *end;
     long every = strtol(option, &end, 10);
     if (end == option || *end || every < 1 || every > INT32_MAX)
         return MX8_FAIL(MX8_INVALID_ARGUMENT,
             "activation_checkpoint.selective_ac_option is \"%s\", expected a number >= 1 "
-            "(every n-th block is recomputed)",
+            "(every n-th block is recomputed) or op",
             option);
     model->ac_mode = MX8_AC_EVERY_N;
     model->ac_every = (int32_t)every;

@@ -67,7 +67,7 @@ static void test_plan_is_allocation(void **state) {
 /* The dry walk saw every peak: a real step reaches the same marks and none higher. */
 static void test_step_stays_in_plan(void **state) {
     (void)state;
-    for (int32_t mode = MX8_AC_NONE; mode <= MX8_AC_EVERY_N; mode++) {
+    for (int32_t mode = MX8_AC_NONE; mode <= MX8_AC_OPS; mode++) {
         struct mx8_model_config c = make_tiny_config();
         c.interleave_moe_layer_step = 2;
         c.score_before_experts = 0;

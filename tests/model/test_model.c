@@ -49,13 +49,13 @@ static double step(struct subject *s, const int32_t *ids) {
 
 static void test_checkpointing_changes_no_bit(void **state) {
     (void)state;
-    const int32_t modes[] = {MX8_AC_FULL, MX8_AC_EVERY_N};
+    const int32_t modes[] = {MX8_AC_FULL, MX8_AC_EVERY_N, MX8_AC_OPS};
     for (int i = 0; i < VARIANTS * RECIPES; i++) {
         struct mx8_model_config c = make_variant(i % VARIANTS);
         struct subject plain = make_subject(&c, recipes[i / VARIANTS], small, 1);
         int32_t *ids = make_tokens(plain.T, c.vocab_size, 1);
         double loss = step(&plain, ids);
-        for (int n = 0; n < 2; n++) {
+        for (size_t n = 0; n < sizeof modes / sizeof modes[0]; n++) {
             struct mx8_model_options o = small;
             o.ac_mode = modes[n];
             o.ac_every = 2;

@@ -233,7 +233,7 @@ static void test_errors(void **state) {
         {{"--training.dataset=pile"}, MX8_INVALID_ARGUMENT, "pile"},
         {{"--training.dataset=shards"}, MX8_INVALID_ARGUMENT, "dataset_path"},
         {{"--training.seq_len=1000000", "--training.local_batch_size=1000000"}, MX8_INVALID_ARGUMENT, "2^31"},
-        {{"--activation_checkpoint.selective_ac_option=op"}, MX8_UNSUPPORTED, "op"},
+        {{"--activation_checkpoint.selective_ac_option=ops"}, MX8_INVALID_ARGUMENT, "or op"},
         {{"--activation_checkpoint.selective_ac_option=0"}, MX8_INVALID_ARGUMENT, ">= 1"},
         {{"--checkpoint.enable", "--checkpoint.interval=5"}, MX8_UNSUPPORTED, "final weights only"},
         {{"--model.n_heads=7"}, MX8_INVALID_ARGUMENT, "model.n_heads"},
@@ -248,6 +248,8 @@ static void test_errors(void **state) {
     assert_int_equal(job.accumulation, 4);
     assert_ok(RESOLVE(&job, "--activation_checkpoint.mode=none"));
     assert_int_equal(job.model.ac_mode, MX8_AC_NONE);
+    assert_ok(RESOLVE(&job, "--activation_checkpoint.selective_ac_option=op"));
+    assert_int_equal(job.model.ac_mode, MX8_AC_OPS);
     assert_ok(RESOLVE(&job, "--training.dataset=c4_test", "--training.dataset_path=/tmp"));
     assert_int_equal(job.dataset_bytes, 0);
     setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
