@@ -178,6 +178,9 @@ static enum mx8_status write_json(const struct comparison *c) {
             "final_loss", r->summary.final_loss, "first_loss", r->summary.first_loss, "steps",
             (json_int_t)r->summary.steps, "tokens", (json_int_t)r->summary.tokens, "seconds", r->summary.seconds,
             "interrupted", r->summary.interrupted);
+        if (row) json_object_set_new(row, "data_share", json_real(r->summary.data_share));
+        if (row && r->summary.validation_step)
+            json_object_set_new(row, "validation_loss", json_real(r->summary.validation_loss));
         if (row && i > 0 && c->result[0].done) json_object_set_new(row, "gap_per_cent", json_real(get_gap(c, r)));
         json_array_append_new(list, row); /* a row that could not be packed is NULL, and is left out */
     }

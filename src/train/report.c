@@ -70,8 +70,16 @@ static void append_facts(struct mx8_text *t, const struct mx8_report_run *r) {
     mx8i_append(t, "</dl>\n");
 }
 
-static void append_row(
-    struct mx8_text *t, const struct mx8_report_run *r, int32_t index, const struct mx8_report_run *base) {
+/* The rest of a cell, and the beginning of the next. */
+static void append_cell(struct mx8_text *t, double value, int decimals, const char *unit) {
+    if (isfinite(value))
+        mx8i_append(t, "%.*f%s</td><td>", decimals, value, unit);
+    else
+        mx8i_append(t, "-</td><td>");
+}
+
+static void append_row(struct mx8_text *t, const struct mx8_report_run *r, int32_t index,
+    const struct mx8_report_run *base, int shows_validation) {
     mx8i_append(t, "<tr><td><i class=\"sw s%d\"></i>", index);
     mx8i_append_escaped(t, r->name);
     mx8i_append(t, "</td><td>");
@@ -79,7 +87,10 @@ static void append_row(
     mx8i_append(t, "</td><td>");
     append_count(t, r->median_speed);
     if (base) mx8i_append(t, "</td><td>%.2f\303\227", r->median_speed / base->median_speed);
-    mx8i_append(t, "</td><td>%.2f GiB</td><td>%.4f</td>", r->peak_memory / (1 << 30), r->final_loss);
+    mx8i_append(t, "</td><td>%.2f GiB</td><td>", r->peak_memory / (1 << 30));
+    append_cell(t, 100 * r->data_share, 2, " %");
+    if (shows_validation) append_cell(t, r->final_validation, 4, "");
+    mx8i_append(t, "%.4f</td>", r->final_loss);
     if (base == r)
         mx8i_append(t, "<td>-</td>");
     else if (base)
@@ -87,12 +98,19 @@ static void append_row(
     mx8i_append(t, "</tr>\n");
 }
 
+static int64_t get_most_validations(const struct mx8_report_run *runs, int32_t n) {
+    int64_t most = 0;
+    for (int32_t i = 0; i < n; i++) most = runs[i].n_validations > most ? runs[i].n_validations : most;
+    return most;
+}
+
 static void append_table(struct mx8_text *t, const struct mx8_report_run *runs, int32_t n) {
+    int64_t most_validations = get_most_validations(runs, n);
     mx8i_append(t,
         "<div class=\"wide\"><table><thead><tr><th>Recipe</th><th>Steps</th><th>Median tokens/s</th>%s"
-        "<th>Peak memory</th><th>Final loss</th>%s</tr></thead><tbody>\n",
-        n > 1 ? "<th>Speed</th>" : "", n > 1 ? "<th>Loss gap</th>" : "");
-    for (int32_t i = 0; i < n; i++) append_row(t, &runs[i], i, n > 1 ? &runs[0] : NULL);
+        "<th>Peak memory</th><th>Data wait</th>%s<th>Final loss</th>%s</tr></thead><tbody>\n",
+        n > 1 ? "<th>Speed</th>" : "", most_validations ? "<th>Validation</th>" : "", n > 1 ? "<th>Loss gap</th>" : "");
+    for (int32_t i = 0; i < n; i++) append_row(t, &runs[i], i, n > 1 ? &runs[0] : NULL, most_validations > 0);
     mx8i_append(t, "</tbody></table></div>\n<p class=\"note\">");
     if (n > 1) {
         mx8i_append(t, "Speed and gap are relative to ");
@@ -101,7 +119,8 @@ static void append_table(struct mx8_text *t, const struct mx8_report_run *runs, 
     }
     mx8i_append(t,
         "Tokens/s is the median over the steps but the first; the final loss is the mean of the last 5 %% of "
-        "the steps.</p>\n");
+        "the steps.%s Data wait is the share of the steps' time that was spent waiting for data.</p>\n",
+        most_validations ? " Validation is the last validation's loss." : "");
 }
 
 static enum mx8_status append_charts(struct mx8_text *t, const struct mx8_report_run *runs, int32_t n) {
@@ -123,6 +142,10 @@ static enum mx8_status append_charts(struct mx8_text *t, const struct mx8_report
     mx8i_append(t, "</p>\n");
     append_key(t, runs, n);
     MX8_TRY(mx8i_draw_loss(t, runs, n));
+    if (get_most_validations(runs, n) > 1) {
+        mx8i_append(t, "<h2>Validation</h2>\n<p class=\"note\">Loss on the validation set.</p>\n");
+        mx8i_draw_validation(t, runs, n);
+    }
     mx8i_append(t, "<div class=\"pair\"><div><h2>Speed</h2>\n<p class=\"note\">Tokens per second of every step but the "
                    "first.</p>\n");
     MX8_TRY(mx8i_draw_speed(t, runs, n));

@@ -129,6 +129,24 @@ enum mx8_status mx8i_draw_loss(struct mx8_text *t, const struct mx8_report_run *
     return MX8_OK;
 }
 
+void mx8i_draw_validation(struct mx8_text *t, const struct mx8_report_run *runs, int32_t n_runs) {
+    struct mx8_plot p = make_plot(LEFT, 12, 960 - LEFT - RIGHT, 220, get_last_step(runs, n_runs));
+    double low = (double)NAN, high = (double)NAN;
+    char css[24];
+    for (int32_t i = 0; i < n_runs; i++)
+        mx8i_find_range(runs[i].validation_loss, runs[i].n_validations, 0, &low, &high);
+    p.ay = mx8i_make_axis(low, high, 5, 0);
+    open_svg(t, 960, 276, "validation loss by step");
+    mx8i_draw_frame(t, &p, "step", "loss");
+    open_clip(t, &p, "validation");
+    for (int32_t i = 0; i < n_runs; i++) {
+        snprintf(css, sizeof css, "l s%d", i);
+        mx8i_draw_line(
+            t, &p, runs[i].validation_step, runs[i].validation_loss, runs[i].n_validations, LINE_POINTS, css);
+    }
+    mx8i_append(t, "</g></svg>\n");
+}
+
 enum mx8_status mx8i_draw_speed(struct mx8_text *t, const struct mx8_report_run *runs, int32_t n_runs) {
     struct mx8_plot p = make_plot(LEFT, 12, 560 - LEFT - RIGHT, 200, get_last_step(runs, n_runs));
     double low = 0, high = 0;

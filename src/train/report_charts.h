@@ -9,6 +9,8 @@
 int64_t mx8i_get_smoothing(const struct mx8_report_run *runs, int32_t n_runs);
 /* Loss of every run, smoothed over raw; below it the gap of each to the first in per cent. */
 enum mx8_status mx8i_draw_loss(struct mx8_text *t, const struct mx8_report_run *runs, int32_t n_runs);
+/* Loss on the validation set, of the runs that have validated at least twice. */
+void mx8i_draw_validation(struct mx8_text *t, const struct mx8_report_run *runs, int32_t n_runs);
 enum mx8_status mx8i_draw_speed(struct mx8_text *t, const struct mx8_report_run *runs, int32_t n_runs);
 void mx8i_draw_memory(struct mx8_text *t, const struct mx8_report_run *runs, int32_t n_runs);
 void mx8i_draw_saturation(struct mx8_text *t, const struct mx8_report_run *runs, int32_t n_runs);

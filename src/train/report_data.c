@@ -57,6 +57,13 @@ static enum mx8_status read_line(struct mx8_report_run *r, int64_t room, const c
     r->speed[at] = get_number(object, "tokens_per_second");
     r->memory[at] = get_number(object, "memory");
     r->saturated[at] = get_number(object, "saturated");
+    double validation = get_number(object, "validation_loss");
+    if (isfinite(validation)) {
+        r->validation_step[r->n_validations] = r->step[at];
+        r->validation_loss[r->n_validations++] = validation;
+    }
+    r->waited += fmax(get_number(object, "data_seconds"), 0); /* fmax leaves NaN out */
+    r->seconds += fmax(get_number(object, "seconds"), 0);
     enum mx8_status status = read_load(r, at, room, json_object_get(object, "expert_load"));
     if (status == MX8_OK && !isfinite(r->step[at])) status = MX8_FAIL(MX8_FORMAT_ERROR, "\"step\" is no number");
     json_decref(object);
@@ -64,7 +71,8 @@ static enum mx8_status read_line(struct mx8_report_run *r, int64_t room, const c
 }
 
 static enum mx8_status allocate_steps(struct mx8_report_run *r, int64_t lines) {
-    double **series[] = {&r->step, &r->loss, &r->speed, &r->memory, &r->saturated};
+    double **series[] = {
+        &r->step, &r->loss, &r->speed, &r->memory, &r->saturated, &r->validation_step, &r->validation_loss};
     for (size_t i = 0; i < sizeof series / sizeof series[0]; i++) {
         *series[i] = mx8i_allocate((size_t)lines * sizeof **series[i], "metrics");
         if (!*series[i]) return MX8_OUT_OF_MEMORY;
@@ -151,6 +159,8 @@ static enum mx8_status summarize(struct mx8_report_run *r) {
     qsort(sorted, (size_t)count, sizeof *sorted, compare_numbers);
     r->median_speed = count ? (sorted[(count - 1) / 2] + sorted[count / 2]) / 2 : (double)NAN;
     mx8i_release(sorted);
+    r->data_share = r->seconds > 0 ? r->waited / r->seconds : (double)NAN;
+    r->final_validation = r->n_validations ? r->validation_loss[r->n_validations - 1] : (double)NAN;
     for (int64_t i = r->n - last; i < r->n; i++) r->final_loss += r->loss[i] / (double)last;
     for (int64_t i = 0; i < r->n; i++) {
         if (r->memory[i] > r->peak_memory) r->peak_memory = r->memory[i];
@@ -185,7 +195,8 @@ enum mx8_status mx8i_read_run(const char *folder, struct mx8_report_run *out) {
 }
 
 void mx8i_release_run(struct mx8_report_run *r) {
-    double *series[] = {r->step, r->loss, r->speed, r->memory, r->saturated, r->load};
+    double *series[] = {
+        r->step, r->loss, r->speed, r->memory, r->saturated, r->load, r->validation_step, r->validation_loss};
     for (size_t i = 0; i < sizeof series / sizeof series[0]; i++) mx8i_release(series[i]);
     for (int32_t i = 0; i < r->n_facts; i++) {
         mx8i_release(r->fact[i].name);

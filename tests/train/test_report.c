@@ -128,6 +128,37 @@ static void a_run_is_read(void **state) {
     mx8i_release_run(&r);
 }
 
+/* Validations are lines that have one; waiting for data counts where a line tells it. */
+static void validation_and_waiting_are_read(void **state) {
+    struct mx8_report_run r;
+    char *page = NULL;
+    size_t size = 0;
+    (void)state;
+    write_file("valid", "metrics.jsonl",
+        "{\"step\":1,\"loss\":4,\"seconds\":3,\"data_seconds\":0.5,\"validation_loss\":4.25}\n"
+        "{\"step\":2,\"loss\":3,\"seconds\":1,\"data_seconds\":0}\n"
+        "{\"step\":3,\"loss\":2,\"seconds\":4,\"data_seconds\":0.5,\"validation_loss\":null}\n"
+        "{\"step\":4,\"loss\":1,\"validation_loss\":2.0625}\n");
+    write_file("bare", "metrics.jsonl", "{\"step\":1,\"loss\":4}\n");
+    assert_ok(mx8i_read_run(in_root("valid"), &r));
+    assert_int_equal(r.n_validations, 2);
+    assert_true(r.validation_step[1] == 4 && r.validation_loss[0] == 4.25 && r.final_validation == 2.0625);
+    assert_true(r.data_share == 0.125);
+    mx8i_release_run(&r);
+    const char *runs[] = {in_root("valid"), in_root("bare")};
+    assert_ok(mx8i_write_report(in_root("valid.html"), NULL, runs, 2));
+    assert_ok(mx8i_read_file(in_root("valid.html"), 1 << 20, &page, &size));
+    assert_non_null(strstr(page, "<td>12.50 %</td><td>2.0625</td>"));
+    assert_non_null(strstr(page, "validation loss by step"));
+    mx8i_release(page);
+    runs[0] = in_root("bare");
+    assert_ok(mx8i_write_report(in_root("valid.html"), NULL, runs, 1)); /* a run without either shows neither */
+    assert_ok(mx8i_read_file(in_root("valid.html"), 1 << 20, &page, &size));
+    assert_null(strstr(page, "alidation"));
+    assert_non_null(strstr(page, "GiB</td><td>-</td><td>4.0000</td>"));
+    mx8i_release(page);
+}
+
 static void bad_runs_name_file_and_line(void **state) {
     static const struct {
         const char *metrics, *message;
@@ -190,6 +221,7 @@ int main(void) {
         cmocka_unit_test(smoothing_leaves_out_what_is_no_number),
         cmocka_unit_test(text_is_escaped),
         cmocka_unit_test(a_run_is_read),
+        cmocka_unit_test(validation_and_waiting_are_read),
         cmocka_unit_test(bad_runs_name_file_and_line),
         cmocka_unit_test(a_report_stands_alone),
         cmocka_unit_test(running_out_of_memory_is_reported),
