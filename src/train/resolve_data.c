@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/error.h"
+#include "train/mixture.h"
 #include "train/resolve.h"
 
 #define DEFAULT_PATH  "/usr/include" /* text that every machine which can build mx8 has */
@@ -27,6 +28,14 @@ static enum mx8_status resolve_kind(const char *section, const char *path, const
     return MX8_OK;
 }
 
+/* Paths and weights are read again where the data is opened; here they only have to make sense. */
+static enum mx8_status check_mixture(const char *option, const char *text) {
+    struct mx8_mixture mixture;
+    enum mx8_status status = mx8i_parse_mixture(text, option, &mixture);
+    mx8i_release_mixture(&mixture);
+    return status;
+}
+
 static enum mx8_status resolve_training(const struct mx8_options *o, struct mx8_job *job, const struct mx8_log *notes) {
     job->dataset = mx8i_get_text(o, "training.dataset");
     job->dataset_path = mx8i_get_text(o, "training.dataset_path");
@@ -35,7 +44,8 @@ static enum mx8_status resolve_training(const struct mx8_options *o, struct mx8_
     job->prefetch = mx8i_get_bool(o, "training.prefetch");
     job->document_end = mx8i_is_set(o, "training.eos_id") ? mx8i_get_int(o, "training.eos_id") : -1;
     job->dataset_bytes = mx8i_is_set(o, "training.dataset_bytes") ? mx8i_get_int(o, "training.dataset_bytes") : 0;
-    if (!strcmp(job->dataset, "random") || job->dataset_path[0]) return MX8_OK;
+    if (!strcmp(job->dataset, "random")) return MX8_OK;
+    if (job->dataset_path[0]) return check_mixture("training.dataset_path", job->dataset_path);
     job->dataset = "text";
     job->dataset_path = DEFAULT_PATH;
     if (!mx8i_is_set(o, "training.dataset_bytes")) job->dataset_bytes = DEFAULT_BYTES;
@@ -71,7 +81,7 @@ static enum mx8_status resolve_validation(const struct mx8_options *o, struct mx
     if (is_random && v->steps < 0)
         return MX8_FAIL(MX8_INVALID_ARGUMENT,
             "validation.dataset is random, which has no end: expected validation.steps of at least 1");
-    return MX8_OK;
+    return is_random ? MX8_OK : check_mixture("validation.dataset_path", v->dataset_path);
 }
 
 enum mx8_status mx8i_resolve_data(const struct mx8_options *o, struct mx8_job *job, const struct mx8_log *notes) {

@@ -14,6 +14,24 @@ has_not out "$(printf '\033')"
 has run/metrics.jsonl '^\{"step":6,.*"expert_load":\[\[[0-9]+,[0-9]+,[0-9]+,[0-9]+\]'
 has run/run.json '"recipe": "bf16"'
 
+has out '^waiting for data: [0-9.]+ % of the steps. time$'
+has run/metrics.jsonl '"data_share":[0-9]'
+
+# A shuffled mixture, validated with part of it; the report shows both.
+mkdir held
+seq 1 3 900 >held/v.txt
+expect 0 train $tiny --training.steps=4 --job.dump_folder=mixed --training.dataset_path=corpus=3,held=1 --training.shuffle \
+    --validation.enable --validation.dataset_path=held --validation.freq=2 --validation.steps=2
+has out 'Data: 75\.0 % of 2 files, .* under corpus; 25\.0 % of 1 file, .* under held, shuffled, '
+has out 'INFO - validate step:  2  loss: +[0-9.]+  memory: +[0-9.]+GiB\([0-9.]+%\)  tps: [0-9,]+'
+has out '^validation loss: [0-9.]+, after step 4$'
+[ "$(grep -c validation_loss mixed/metrics.jsonl)" = 3 ] || fail "not three validations in metrics.jsonl"
+expect 0 report mixed --output mixed.html
+has mixed.html 'validation loss by step'
+has mixed.html '<th>Data wait</th><th>Validation</th>'
+expect 2 train $tiny --training.dataset_path=corpus --validation.enable
+has err 'validation\.dataset_path'
+
 # The same seed gives the same losses.
 expect 0 train $tiny --training.steps=6 --job.dump_folder=again
 for run in run again; do sed 's/.*"loss":\([^,]*\),.*/\1/' $run/metrics.jsonl >$run/losses; done
