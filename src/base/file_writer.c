@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/folder.h"
 #include "base/memory.h"
 
 enum { BUFFER_SIZE = 1 << 20 };
@@ -83,35 +84,14 @@ enum mx8_status mx8i_write(struct mx8_writer *w, const void *data, size_t size) 
     return MX8_OK;
 }
 
-/* Makes the rename itself durable. File systems that cannot sync a folder say EINVAL; that is no failure. */
-static int sync_folder_of(const char *path) {
-    const char *slash = strrchr(path, '/');
-    size_t length = slash ? (size_t)(slash - path) : 0;
-    char *folder = slash == path ? mx8i_copy_text("/")
-                   : slash       ? mx8i_format_text("%.*s", (int)length, path)
-                                 : mx8i_copy_text(".");
-    if (!folder) {
-        errno = ENOMEM;
-        return -1;
-    }
-    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    mx8i_release(folder);
-    if (fd < 0) return -1;
-    int failed = fsync(fd) != 0 && errno != EINVAL, reason = errno;
-    close(fd);
-    errno = reason;
-    return failed ? -1 : 0;
-}
-
 enum mx8_status mx8i_commit_writer(struct mx8_writer *w) {
     if (!w->path)
         return MX8_FAIL(MX8_INVALID_ARGUMENT, "mx8i_commit_writer: the writer is closed, expected an open one");
     MX8_TRY(flush(w));
     if (fsync(w->fd)) return fail_and_abandon(w, "write it to disk");
     if (rename(w->tmp_path, w->path)) return fail_and_abandon(w, "rename the finished file over it");
-    enum mx8_status status = MX8_OK;
-    if (sync_folder_of(w->path))
-        status = MX8_FAIL(MX8_IO_ERROR, "%s: written, but its folder cannot be synced: %s", w->path, strerror(errno));
+    enum mx8_status status = mx8i_sync_parent(w->path); /* makes the rename itself durable */
+    if (status != MX8_OK) mx8i_fail_prefix(status, "%s: written, but its name may not last", w->path);
     close_writer(w);
     return status;
 }

@@ -54,7 +54,8 @@ int mx8i_report_failure(const char *command, enum mx8_status status, int code);
 /* A wrong command line: the text, then where to find help, to stderr; returns MX8_EXIT_USAGE. */
 int mx8i_report_usage(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* SIGINT and SIGTERM ask the job to stop after its step; the same signal again ends the process at once. */
+/* SIGINT and SIGTERM ask the job to stop after its step; the same signal again ends the process at once. A file that
+ * reaches its size limit becomes an error of the write. */
 void mx8i_catch_signals(void);
 int mx8i_is_stopping(void);
 

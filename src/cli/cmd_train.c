@@ -8,12 +8,20 @@ static const char usage[] =
     "--section.key VALUE or --section.key=VALUE; - and _ are alike; booleans are --section.key, --section.key=false\n"
     "or --section.no-key. Metrics of every step go to metrics.jsonl in --job.dump_folder.\n\n"
     "  --dry-run   print the memory plan and stop\n\n"
-    "Ctrl-C finishes the step, writes what there is and stops; a second Ctrl-C ends at once.\n";
+    "With --checkpoint.enable the run saves checkpoints there, and the same command goes on where it stopped.\n"
+    "Ctrl-C and SIGTERM finish the step, save it, and stop with exit code 0 (130 without --checkpoint.enable: the\n"
+    "work is lost); a second Ctrl-C ends at once.\n";
 
 static void print_summary(struct mx8_terminal *t, const struct mx8_summary *s, const char *folder) {
     char speed[32], steps[32], tokens[32], time[32];
-    mx8i_print_line(t, "%s%s steps, %s tokens in %s", s->interrupted ? "interrupted after " : "",
-        mx8i_format_count(steps, s->steps), mx8i_format_count(tokens, s->tokens),
+    if (s->complete) {
+        mx8i_print_line(t, "every step was done before: nothing to do (see checkpoint.enable)");
+        return;
+    }
+    char from[48] = "", first[32];
+    if (s->resumed_at) snprintf(from, sizeof from, "; from step %s on", mx8i_format_count(first, s->resumed_at + 1));
+    mx8i_print_line(t, "%s%s steps, %s tokens%s in %s", s->interrupted ? "interrupted after " : "",
+        mx8i_format_count(steps, s->steps), mx8i_format_count(tokens, s->tokens), from,
         mx8i_format_duration(time, s->seconds));
     mx8i_print_line(t, "median tokens/s without step 1: %s", mx8i_format_count(speed, (int64_t)(s->median_tps + 0.5)));
     mx8i_print_line(t, "peak memory: %.2f GiB", (double)s->peak_memory / (1 << 30));
@@ -23,6 +31,14 @@ static void print_summary(struct mx8_terminal *t, const struct mx8_summary *s, c
         mx8i_print_line(t, "validation loss: %.4f, after step %s", s->validation_loss,
             mx8i_format_count(steps, s->validation_step));
     mx8i_print_line(t, "metrics: %s/metrics.jsonl", folder);
+    if (s->interrupted && s->saved_step >= 0)
+        mx8i_print_line(t, "stopped by a signal; step %s is saved, the same command goes on from there",
+            mx8i_format_count(steps, s->saved_step));
+}
+
+/* A run that was stopped and can go on has done what it was asked to. */
+static int is_work_lost(const struct mx8_options *o, const struct mx8_summary *s) {
+    return s->interrupted && !mx8i_get_bool(o, "checkpoint.enable");
 }
 
 int mx8i_run_train(int argc, char **argv) {
@@ -53,7 +69,7 @@ int mx8i_run_train(int argc, char **argv) {
     if (status != MX8_OK)
         code = mx8i_report_failure("train", status, code);
     else
-        code = !dry_run && summary.interrupted ? MX8_EXIT_INTERRUPTED : MX8_EXIT_OK;
+        code = !dry_run && is_work_lost(&options, &summary) ? MX8_EXIT_INTERRUPTED : MX8_EXIT_OK;
     mx8i_close_options(&options);
     return code;
 }

@@ -27,7 +27,7 @@ static void print_usage(FILE *out) {
         mx8_get_version_text());
     for (int i = 0; i < N_COMMANDS; i++) fprintf(out, "  %-10s %s\n", mx8i_commands[i].name, mx8i_commands[i].summary);
     fprintf(out, "\n  mx8 COMMAND --help explains a command, mx8 --version prints the version\n"
-                 "  exit codes: 0 done, 1 failed, 2 wrong command line, 130 interrupted\n");
+                 "  exit codes: 0 done, 1 failed, 2 wrong command line, 130 interrupted with nothing saved\n");
 }
 
 static const struct mx8_command *find_command(const char *name) {

@@ -16,6 +16,7 @@ void mx8i_catch_signals(void) {
     action.sa_flags = (int)SA_RESETHAND; /* the second Ctrl-C must work even when a step hangs */
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    signal(SIGXFSZ, SIG_IGN); /* a file beyond its limit is an error of write, which says so and loses nothing */
 }
 
 int mx8i_is_stopping(void) {

@@ -17,6 +17,10 @@ enum mx8_status mx8i_get_expert_load(struct mx8_model *m, int64_t moe_layer, int
     return MX8_OK;
 }
 
+int64_t *mx8i_get_expert_counts(struct mx8_model *m) {
+    return m->load;
+}
+
 /* bias += d - mean(d), d = coeff * sign(mean(count) - count): experts with less than the mean become likelier. */
 static void balance_layer(float *bias, const int64_t *count, int64_t E, float coeff) {
     double total = 0, drift = 0;

@@ -67,6 +67,8 @@ enum mx8_status mx8i_forward(struct mx8_model *m, const int32_t *tokens, const i
 /* Expert load of MoE layer i (0-based among MoE layers) since the last update: counts[E], host. */
 int64_t mx8i_count_moe_layers(const struct mx8_model *m);
 enum mx8_status mx8i_get_expert_load(struct mx8_model *m, int64_t moe_layer, int64_t *counts);
+/* All of them, (MoE layers, E), in place: what a checkpoint saves and restores. */
+int64_t *mx8i_get_expert_counts(struct mx8_model *m);
 /* Once per optimizer step, after clipping, before AdamW: bias += d - mean(d), d = coeff * sign(mean(count) - count); then
  * counts = 0. Without load_balance_coeff only clears the counts. */
 enum mx8_status mx8i_update_expert_bias(struct mx8_model *m);

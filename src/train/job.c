@@ -86,20 +86,6 @@ static enum mx8_status resolve_optimizer(
     return MX8_OK;
 }
 
-static enum mx8_status resolve_checkpoint(const struct mx8_options *o, struct mx8_job *job) {
-    job->save_weights = mx8i_get_bool(o, "checkpoint.enable");
-    job->checkpoint_folder = mx8i_get_text(o, "checkpoint.folder");
-    job->initial_load_path = mx8i_get_text(o, "checkpoint.initial_load_path");
-    job->export_dtype = strcmp(mx8i_get_text(o, "checkpoint.export_dtype"), "bfloat16") ? MX8_F32 : MX8_BF16;
-    int64_t interval = mx8i_get_int(o, "checkpoint.interval");
-    if (job->save_weights && mx8i_is_set(o, "checkpoint.interval") && interval < job->steps)
-        return MX8_FAIL(MX8_UNSUPPORTED,
-            "checkpoint.interval is %lld: mx8 saves the final weights only; expected at least "
-            "training.steps, which is %lld",
-            (long long)interval, (long long)job->steps);
-    return MX8_OK;
-}
-
 static void resolve_rest(const struct mx8_options *o, struct mx8_job *job, const struct mx8_log *notes) {
     const char *on_nan = mx8i_get_text(o, "training.on_nan");
     job->on_nan = !strcmp(on_nan, "skip")       ? MX8_ON_NAN_SKIP
@@ -142,7 +128,7 @@ enum mx8_status mx8i_resolve_job(const struct mx8_options *o, struct mx8_job *ou
     MX8_TRY(resolve_batch(o, out));
     MX8_TRY(resolve_optimizer(o, out, notes));
     MX8_TRY(mx8i_resolve_data(o, out, notes));
-    MX8_TRY(resolve_checkpoint(o, out));
+    MX8_TRY(mx8i_resolve_checkpoint(o, out, notes));
     resolve_rest(o, out, notes);
     out->model.loss_chunk_rows = choose_loss_chunk(out);
     return mx8i_resolve_debug(o, out, notes);

@@ -32,6 +32,24 @@ struct mx8_job_debug {
     char dump_names[512];
 };
 
+/* What checkpoint.exclude_from_loading leaves at its start, in torchtitan's words. */
+enum mx8_exclude {
+    MX8_EXCLUDE_MODEL = 1,
+    MX8_EXCLUDE_OPTIMIZER = 2,
+    MX8_EXCLUDE_LR_SCHEDULER = 4,
+    MX8_EXCLUDE_DATALOADER = 8,
+    MX8_EXCLUDE_TRAIN_STATE = 16
+};
+
+struct mx8_checkpoint_options {
+    const char *folder, *initial_load_path; /* folder: below the dump folder */
+    int64_t interval, keep, load_step;      /* keep 0: all; load_step -1: the newest */
+    size_t shard_bytes;
+    int32_t enable, async, first_step, initial_model_only, last_model_only, export_dtype;
+    int32_t exclude;       /* enum mx8_exclude, added up */
+    int32_t goes_on;       /* a save that fails is a warning */
+};
+
 struct mx8_job {
     struct mx8_model_config config;
     struct mx8_recipe recipe;
@@ -43,15 +61,16 @@ struct mx8_job {
     uint64_t seed;
     enum mx8_on_nan on_nan;
     const char *dataset, *dataset_path;              /* borrowed from the options */
+    struct mx8_checkpoint_options checkpoint;
     const char *tensorboard_folder; /* below dump_folder; "": no events are written */
-    const char *dump_folder, *initial_load_path, *checkpoint_folder, *description;
+    const char *dump_folder, *description;
     int64_t dataset_bytes;                           /* most text that is read; 0: all of it */
     int64_t document_end;                            /* id of the token that ends documents; -1: as the shards say */
     int32_t shuffle, prefetch;
     struct mx8_validation validation;
     struct mx8_job_debug debug;
     const struct mx8_options *options;               /* what the job was made from: printed and written to run.json */
-    int32_t save_weights, export_dtype, print_after_conversion, print_args, compile, device, threads, color, dry_run;
+    int32_t print_after_conversion, print_args, compile, device, threads, color, dry_run;
 };
 
 /* Checks everything that can be checked without data or memory: unsupported parallel degrees, impossible shapes, recipe

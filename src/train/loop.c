@@ -1,16 +1,15 @@
-/* The training loop. run_job -> mx8i_open_run (run.c), train, save_weights; train -> run_step; run_step ->
+/* The training loop. run_job -> mx8i_open_run (run.c), train, mx8i_save_last (save.c); train -> run_step; run_step ->
  * compute_gradients, clip, judge, update. One step:
  *     for each microbatch: samples -> forward_backward, gradients add up
  *     global norm and clip factor -> is everything finite? -> expert load to the metrics -> expert bias -> AdamW ->
- * codes. Samples are read in order, from r->position on: microbatch i, row b of a step is sample position + i batch + b.
- */
+ *     codes
+ * Samples are read in order, from r->position on: microbatch i, row b of a step is sample position + i batch + b. */
 #include "train/loop.h"
 #include <math.h>
 #include "base/error.h"
-#include "base/file.h"
-#include "base/memory.h"
 #include "train/logline.h"
 #include "train/run.h"
+#include "train/run_state.h"
 
 static int64_t count_step_tokens(const struct mx8_run *r) {
     return r->job->local_batch_size * r->job->accumulation * r->job->model.seq_len;
@@ -45,7 +44,7 @@ static enum mx8_status judge_step(struct mx8_run *r, struct mx8_step *s) {
         snprintf(where, sizeof where, "all weights and gradients are finite");
     if (r->job->on_nan == MX8_ON_NAN_STOP)
         return MX8_FAIL(MX8_NOT_FINITE,
-            "step %lld: loss is %g, gradient norm is %g; %s; no weights were saved "
+            "step %lld: loss is %g, gradient norm is %g; %s; this step is not saved "
             "(training.on_nan=skip leaves such steps out, continue goes on)",
             (long long)s->step, s->loss, s->grad_norm, where);
     s->skipped = r->job->on_nan == MX8_ON_NAN_SKIP;
@@ -117,39 +116,34 @@ static enum mx8_status run_step(struct mx8_run *r, struct mx8_step *s) {
     return verdict;
 }
 
+static void note_step(struct mx8_run *r, const struct mx8_step *s) {
+    r->step = s->step;
+    r->schedule_step++;
+    r->speeds[r->n_speeds++] = s->tokens_per_second;
+    if (s->step == 1) r->first_loss = s->loss;
+    if (!s->skipped) r->losses[r->n_losses++] = s->loss;
+    log_step(r, s);
+}
+
 static enum mx8_status train(struct mx8_run *r, struct mx8_summary *out) {
     const struct mx8_watch *w = r->watch;
-    mx8i_log(&w->log, "Training starts at step 1");
+    if (r->step < r->job->steps) mx8i_log(&w->log, "Training starts at step %lld", (long long)r->step + 1);
     r->started = r->line_time = mx8i_get_seconds();
-    for (int64_t step = 1; step <= r->job->steps; step++) {
+    while (r->step < r->job->steps) {
         if (w->should_stop && w->should_stop(w->user)) {
             out->interrupted = 1;
             break;
         }
-        struct mx8_step s = {.step = step, .lr = mx8i_get_learning_rate(&r->job->schedule, step), .memory = r->memory};
+        struct mx8_step s = {.step = r->step + 1,
+            .lr = mx8i_get_learning_rate(&r->job->schedule, r->schedule_step + 1),
+            .memory = r->memory};
         MX8_TRY(run_step(r, &s));
-        out->steps = step;
-        out->tokens = s.tokens;
-        if (step == 1) out->first_loss = s.loss;
-        r->speeds[step - 1] = s.tokens_per_second;
-        if (!s.skipped) r->losses[r->n_losses++] = s.loss;
-        log_step(r, &s);
+        note_step(r, &s);
         mx8i_finish_step_data(r, &s, out);
         if (w->on_step) w->on_step(w->user, r->job, &s, r->job->steps);
+        MX8_TRY(mx8i_save_step(r, &s));
     }
     return MX8_OK;
-}
-
-static enum mx8_status save_weights(struct mx8_run *r, int64_t step) {
-    if (!r->job->save_weights || step == 0) return MX8_OK;
-    char *folder = mx8i_format_text("%s/%s/step-%lld", r->job->dump_folder, r->job->checkpoint_folder, (long long)step);
-    char *path = folder ? mx8i_format_text("%s/model.safetensors", folder) : NULL;
-    enum mx8_status status = path ? mx8i_make_folders(folder) : MX8_OUT_OF_MEMORY;
-    if (status == MX8_OK) status = mx8i_save_weights(r->model, path, r->job->export_dtype);
-    if (status == MX8_OK) mx8i_log(&r->watch->log, "Saved the weights of step %lld to %s", (long long)step, path);
-    mx8i_release(path);
-    mx8i_release(folder);
-    return status;
 }
 
 enum mx8_status mx8i_run_job(
@@ -159,8 +153,8 @@ enum mx8_status mx8i_run_job(
     struct mx8_summary summary = {0};
     enum mx8_status status = mx8i_open_run(&r);
     if (status == MX8_OK) status = train(&r, &summary);
-    if (status == MX8_OK) status = save_weights(&r, summary.steps);
-    if (status == MX8_OK) mx8i_log(&r.watch->log, "Training completed");
+    if (status == MX8_OK) status = mx8i_save_last(&r, &summary);
+    if (status == MX8_OK && !summary.interrupted) mx8i_log(&r.watch->log, "Training completed");
     mx8i_summarize_run(&r, &summary);
     mx8i_close_run(&r);
     if (out) *out = summary;

@@ -17,7 +17,10 @@ struct mx8_step {
 };
 struct mx8_summary {
     double median_tps, final_loss, first_loss; /* median over steps but the first; final: mean of the last 5 % of steps (>= 1) */
-    int64_t peak_memory, steps, tokens; double seconds; int32_t interrupted;
+    int64_t peak_memory, steps, tokens;              /* steps, tokens: since step 1, whichever process ran them */
+    int64_t resumed_at, saved_step;                  /* 0: a new run; -1: no checkpoint holds the last step */
+    double seconds;
+    int32_t interrupted, complete;                   /* complete: nothing was left to do */
     double data_share;                               /* of the steps' time: waiting for data */
     double validation_loss; int64_t validation_step; /* the last one; step 0: none */
 };
@@ -30,7 +33,7 @@ struct mx8_watch {
 };
 
 /* Runs the whole job: opens data, plans and allocates the model, trains, writes metrics.jsonl (every step, full precision)
- * and, when asked, final weights under the dump folder. The context is the caller's. */
+ * and, when asked, checkpoints, and resumes from them. The context is the caller's. */
 enum mx8_status mx8i_run_job(const struct mx8_job *job, struct mx8_context *ctx, const struct mx8_watch *watch,
                              struct mx8_summary *out);
 /* The memory plan as text lines (one purpose a line, total last): --dry-run. */

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <jansson.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include "base/error.h"
 #include "base/file.h"
@@ -31,13 +32,85 @@ static int exists(const char *folder, const char *stem, int n, const char *suffi
     return found;
 }
 
+static int find_free_number(const char *folder) {
+    int n = 1;
+    while (exists(folder, "metrics", n, "jsonl") || exists(folder, "run", n, "json")) n++;
+    return n;
+}
+
 /* A run never overwrites another's results. */
 static enum mx8_status move_earlier_run(const char *folder) {
     if (!exists(folder, "metrics", 0, "jsonl") && !exists(folder, "run", 0, "json")) return MX8_OK;
-    int n = 1;
-    while (exists(folder, "metrics", n, "jsonl") || exists(folder, "run", n, "json")) n++;
+    int n = find_free_number(folder);
     MX8_TRY(move_file(folder, "metrics", n, "jsonl"));
     return move_file(folder, "run", n, "json");
+}
+
+/* Step of a line, -1 when it has none or is cut off. */
+static int64_t parse_line(const char *line, size_t size) {
+    static const char start[] = "{\"step\":";
+    if (size < sizeof start || memcmp(line, start, sizeof start - 1) || line[size - 1] != '}') return -1;
+    return strtoll(line + sizeof start - 1, NULL, 10);
+}
+
+/* Lines of steps up to `step`, written to w. *last: the step of the last one. */
+static enum mx8_status copy_lines(const struct mx8_map *map, int64_t step, struct mx8_writer *w, int64_t *last) {
+    for (size_t at = 0; at < map->size;) {
+        const char *line = (const char *)map->data + at, *end = memchr(line, '\n', map->size - at);
+        if (!end) break; /* cut off in the middle */
+        int64_t found = parse_line(line, (size_t)(end - line));
+        if (found >= 0 && found <= step) {
+            MX8_TRY(mx8i_write(w, line, (size_t)(end - line) + 1));
+            *last = found;
+        }
+        at += (size_t)(end - line) + 1;
+    }
+    return MX8_OK;
+}
+
+static enum mx8_status cut_file(const char *path, int64_t step, int64_t *last) {
+    struct mx8_map map;
+    struct mx8_writer w;
+    MX8_TRY(mx8i_map_file(path, &map));
+    enum mx8_status status = mx8i_open_writer(path, &w);
+    if (status == MX8_OK) status = copy_lines(&map, step, &w, last);
+    if (status == MX8_OK) status = mx8i_commit_writer(&w);
+    mx8i_abandon_writer(&w);
+    mx8i_unmap_file(&map);
+    return status;
+}
+
+static enum mx8_status keep_copy(const char *folder, const char *path) {
+    struct mx8_map map;
+    struct mx8_writer w = {.fd = -1};
+    char *copy = make_path(folder, "metrics", find_free_number(folder), "jsonl");
+    if (!copy) return MX8_OUT_OF_MEMORY;
+    enum mx8_status status = mx8i_map_file(path, &map);
+    if (status == MX8_OK) {
+        status = mx8i_open_writer(copy, &w);
+        if (status == MX8_OK) status = mx8i_write(&w, map.data, map.size);
+        if (status == MX8_OK) status = mx8i_commit_writer(&w);
+        mx8i_abandon_writer(&w);
+        mx8i_unmap_file(&map);
+    }
+    mx8i_release(copy);
+    return status;
+}
+
+static enum mx8_status go_on(const char *folder, const struct mx8_history *history, const struct mx8_log *log) {
+    int64_t last = 0;
+    enum mx8_status status = MX8_OK;
+    char *path = make_path(folder, "metrics", 0, "jsonl");
+    if (!path) return MX8_OUT_OF_MEMORY;
+    if (mx8i_is_file(path)) {
+        if (history->branched) status = keep_copy(folder, path);
+        if (status == MX8_OK) status = cut_file(path, history->step, &last);
+    }
+    if (status == MX8_OK && last < history->step)
+        mx8i_log(log, "warning: %s ends at step %lld: the metrics of steps up to %lld are missing", path,
+            (long long)last, (long long)history->step);
+    mx8i_release(path);
+    return status;
 }
 
 static json_t *list_options(const struct mx8_options *o) {
@@ -76,8 +149,9 @@ static enum mx8_status write_text(const char *path, const char *text) {
     return status;
 }
 
-static enum mx8_status write_run(const struct mx8_job *job, const struct mx8_context *ctx) {
+static enum mx8_status write_run(const struct mx8_job *job, const struct mx8_context *ctx, int64_t resumed_at) {
     json_t *run = describe_run(job, ctx);
+    if (run && resumed_at) json_object_set_new(run, "resumed_at", json_integer((json_int_t)resumed_at));
     char *text = run ? json_dumps(run, JSON_INDENT(2)) : NULL;
     json_decref(run);
     if (!text)
@@ -90,13 +164,15 @@ static enum mx8_status write_run(const struct mx8_job *job, const struct mx8_con
     return status;
 }
 
-enum mx8_status mx8i_open_metrics(
-    const struct mx8_job *job, const struct mx8_context *ctx, struct mx8_model *model, struct mx8_metrics *out) {
-    *out = (struct mx8_metrics){
-        .capacity = out->capacity, .model = model, .layers = mx8i_count_moe_layers(model), .experts = job->config.num_experts};
+enum mx8_status mx8i_open_metrics(const struct mx8_job *job, const struct mx8_context *ctx, struct mx8_model *model,
+    const struct mx8_history *history, const struct mx8_log *log, struct mx8_metrics *out) {
+    *out = (struct mx8_metrics){.capacity = out->capacity,
+        .model = model,
+        .layers = mx8i_count_moe_layers(model),
+        .experts = job->config.num_experts};
     MX8_TRY(mx8i_make_folders(job->dump_folder));
-    MX8_TRY(move_earlier_run(job->dump_folder));
-    MX8_TRY(write_run(job, ctx));
+    MX8_TRY(history->step ? go_on(job->dump_folder, history, log) : move_earlier_run(job->dump_folder));
+    MX8_TRY(write_run(job, ctx, history->step));
     out->load = mx8i_allocate((size_t)(out->layers * out->experts) * sizeof *out->load, "expert load");
     out->path = make_path(job->dump_folder, "metrics", 0, "jsonl");
     if (!out->load || !out->path) return MX8_OUT_OF_MEMORY;

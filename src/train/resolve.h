@@ -19,6 +19,9 @@ enum mx8_status mx8i_resolve_data(const struct mx8_options *o, struct mx8_job *j
 enum mx8_status mx8i_resolve_debug(const struct mx8_options *o, struct mx8_job *job, const struct mx8_log *notes);
 /* A LIST option as comma separated text without blanks. */
 enum mx8_status mx8i_join_list(const struct mx8_options *o, const char *key, char *text, size_t size);
+/* The checkpoint section -> job->checkpoint. */
+enum mx8_status mx8i_resolve_checkpoint(
+    const struct mx8_options *o, struct mx8_job *job, const struct mx8_log *notes);
 /* torchtitan's split of `steps` into warmup, stable and decay. ratio NaN: everything after the warmup decays. A warmup
  * longer than the job is clamped, with a note. */
 struct mx8_schedule mx8i_make_schedule(double lr, int64_t steps, int64_t warmup, double ratio, enum mx8_decay type,

@@ -26,7 +26,7 @@ static enum mx8_status resolve_outliers(const struct mx8_options *o, struct mx8_
         return MX8_FAIL(MX8_INVALID_ARGUMENT,
             "debug.outlier_channels: every %lld-th channel of %lld, expected at most all", (long long)d->outlier_every,
             (long long)job->config.dim);
-    if (job->initial_load_path[0])
+    if (job->checkpoint.initial_load_path[0])
         return MX8_FAIL(MX8_INVALID_ARGUMENT, "debug.outlier_channels changes initial weights, and "
                                               "checkpoint.initial_load_path loads them: expected one");
     mx8i_log(notes, "warning: debug.outlier_channels: every %lld-th channel of the embedding starts %g times as wide",

@@ -1,10 +1,10 @@
 /* Opening and closing a job: what happens before the first step and after the last. */
 #include "train/run.h"
 #include "base/error.h"
-#include "base/file.h"
 #include "base/memory.h"
 #include "train/describe.h"
 #include "train/logline.h"
+#include "train/run_state.h"
 
 static enum mx8_status check_memory(const struct mx8_run *r) {
     int on_host = r->ctx->exec.ordinal < 0;
@@ -24,22 +24,6 @@ static enum mx8_status allocate_host(struct mx8_run *r) {
     return r->losses && r->speeds ? MX8_OK : MX8_OUT_OF_MEMORY;
 }
 
-static enum mx8_status start_weights(struct mx8_run *r) {
-    const char *path = r->job->initial_load_path;
-    const struct mx8_job_debug *debug = &r->job->debug;
-    if (!path[0]) {
-        MX8_TRY(mx8i_init_weights(r->model, r->job->seed));
-        if (!debug->outlier_every) return MX8_OK;
-        return mx8i_plant_outliers(r->model, debug->outlier_every, debug->outlier_factor);
-    }
-    char *file = mx8i_is_folder(path) ? mx8i_format_text("%s/model.safetensors", path) : mx8i_copy_text(path);
-    if (!file) return MX8_OUT_OF_MEMORY;
-    mx8i_log(&r->watch->log, "Loading weights from %s", file);
-    enum mx8_status status = mx8i_load_weights(r->model, file, &r->watch->log);
-    mx8i_release(file);
-    return status == MX8_OK ? mx8i_refresh_weights(r->model, 0) : status;
-}
-
 enum mx8_status mx8i_open_run(struct mx8_run *r) {
     const struct mx8_job *job = r->job;
     MX8_TRY(mx8i_plan_model(&job->config, &job->recipe, &job->model, &r->model));
@@ -54,22 +38,29 @@ enum mx8_status mx8i_open_run(struct mx8_run *r) {
     if (r->validator) mx8i_log_validation_set(&r->watch->log, r->validator);
     if (job->print_after_conversion || job->recipe.convert_linear || job->recipe.convert_experts)
         mx8i_describe_conversion(r->model, job->print_after_conversion, &r->watch->log);
-    MX8_TRY(start_weights(r));
+    MX8_TRY(mx8i_start_state(r));
+    r->started_at = r->step;
+    if (r->complete) return MX8_OK;
     r->flat = (struct mx8_flat){.master = mx8i_get_masters(r->model),
         .grad = mx8i_get_gradients(r->model),
         .m = mx8i_get_moment(r->model, 0),
         .v = mx8i_get_moment(r->model, 1),
         .copy = mx8i_get_copies(r->model),
         .n = (int64_t)mx8i_get_params(r->model)->elements};
+    struct mx8_history history = {r->resumed ? r->step : 0, r->branched};
     r->metrics.capacity = r->capacity;
-    return mx8i_open_metrics(job, r->ctx, r->model, &r->metrics); /* last: a job that cannot start leaves no files */
+    MX8_TRY(mx8i_open_metrics(job, r->ctx, r->model, &history, &r->watch->log, &r->metrics));
+    return mx8i_start_saving(r); /* files last: a job that cannot start leaves none */
 }
 
 void mx8i_close_run(struct mx8_run *r) {
+    mx8i_close_saver(r->saver);
+    mx8i_close_store(&r->store);
     mx8i_close_metrics(&r->metrics);
     mx8i_close_optimizer(&r->optimizer);
     mx8i_free_model(r->model);
     mx8i_close_run_data(r);
+    mx8i_release(r->checkpoint_folder);
     mx8i_release(r->losses);
     mx8i_release(r->speeds);
 }

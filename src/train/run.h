@@ -3,10 +3,12 @@
 #ifndef MX8_TRAIN_RUN_H
 #define MX8_TRAIN_RUN_H
 
+#include "train/checkpoint_store.h"
 #include "train/loop.h"
 #include "train/metrics.h"
 #include "train/optimizer.h"
 #include "train/prefetch.h"
+#include "train/saver.h"
 #include "train/validate.h"
 
 struct mx8_run {
@@ -18,15 +20,25 @@ struct mx8_run {
     struct mx8_optimizer optimizer;
     struct mx8_metrics metrics;
     struct mx8_flat flat;
-    int64_t position;                  /* of the data: samples that the steps so far have read */
+    /* where it stands: steps done, samples of the data read, steps that the learning rate has taken */
+    int64_t step, position, schedule_step;
+    int64_t started_at;                /* the step it was loaded at; 0: a new run */
+    int32_t resumed;                   /* from its own folder of checkpoints */
+    int32_t branched;                  /* from one that is not the newest: later results are given up */
+    int32_t complete;                  /* every step was done before: nothing is loaded, nothing runs */
     struct mx8_prefetch *batches;      /* opened by the first batch, at `position` */
     struct mx8_validator *validator;   /* NULL: the job does not validate */
     double data_seconds, step_seconds; /* waiting for data; all steps so far */
     int64_t memory, capacity;          /* bytes held; bytes that were free before */
-    double *losses, *speeds;           /* losses: of the steps that were not skipped; speeds: of all */
-    int64_t n_losses;
+    double *losses, *speeds;           /* losses: of the steps that were not skipped; speeds: of all run here */
+    int64_t n_losses, n_speeds;
+    double first_loss;                 /* of step 1 */
     double started, line_time; /* when training started; when the last step line was logged */
     int64_t line_tokens;       /* tokens since then */
+    char *checkpoint_folder;   /* NULL: no checkpoints are asked for */
+    struct mx8_store store;
+    struct mx8_saver *saver;
+    int32_t loss_is_finite; /* of the last step */
 };
 
 /* ---- run.c ---- */

@@ -9,8 +9,8 @@ static int compare_doubles(const void *a, const void *b) {
 }
 
 /* The first step carries what happens once (page faults, cold caches): it counts only when it is alone. */
-static double get_median_speed(struct mx8_run *r, int64_t steps) {
-    int64_t from = steps > 1, n = steps - from;
+static double get_median_speed(struct mx8_run *r) {
+    int64_t from = r->n_speeds > 1, n = r->n_speeds - from;
     if (n < 1) return 0;
     double *speeds = r->speeds + from;
     qsort(speeds, (size_t)n, sizeof *speeds, compare_doubles);
@@ -28,7 +28,12 @@ static double get_final_loss(const struct mx8_run *r) {
 
 void mx8i_summarize_run(struct mx8_run *r, struct mx8_summary *out) {
     out->final_loss = get_final_loss(r);
-    out->median_tps = get_median_speed(r, out->steps);
+    out->median_tps = get_median_speed(r);
+    out->first_loss = r->first_loss;
+    out->steps = r->step;
+    out->tokens = r->position * r->job->model.seq_len;
+    out->resumed_at = r->resumed ? r->started_at : 0;
+    out->complete = r->complete;
     out->peak_memory = r->memory;
     out->seconds = r->started > 0 ? mx8i_get_seconds() - r->started : 0;
 }
