@@ -63,7 +63,8 @@ link_files() {
             $last = $1;
             my $part = hex(substr($1, 0, 2)) < 8 ? "valid" : "train";
             next if $bytes{$part} >= $limit{$part};
-            symlink($2, "$out/$part/$1.txt") or die "$out/$part/$1.txt: $!\n";
+            my $target = substr($2, 0, 1) eq "/" ? $2 : "$ENV{PWD}/$2";
+            symlink($target, "$out/$part/$1.txt") or die "$out/$part/$1.txt: $!\n";
             $bytes{$part} += -s $2;
             $files{$part}++;
         }

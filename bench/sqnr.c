@@ -8,7 +8,8 @@
  * values before quantization in f64. SQNR of an output column: its squared sum over that of the error. A cell is the
  * median over columns / the worst column. Quantizers and scale rules are the library's own; sums are exact (f64) unless
  * a column says otherwise. --tensors adds the files of a folder that debug.dump_tensors wrote (of experts: the one with
- * the most tokens). Prints Markdown. */
+ * the most tokens). Balanced: the weights of wide channels are as much smaller, so that narrow channels count in Y as
+ * much as wide ones. Prints Markdown. */
 #include <omp.h>
 #include "base/file.h"
 #include "formats/fp8_accumulator.h"
@@ -60,9 +61,12 @@ static const struct source formulas[] = {
     {.name = "Gaussian", .shape = SHAPE_GAUSS},
     {.name = "Student t3", .shape = SHAPE_T3},
     {.name = "token spread", .shape = SHAPE_GAUSS, .spread = 1},
-    {.name = "outliers x30", .shape = SHAPE_GAUSS, .outlier = 30, .spread = 1},
-    {.name = "outliers x300", .shape = SHAPE_GAUSS, .outlier = 300, .spread = 1},
-    {.name = "outliers x1000", .shape = SHAPE_GAUSS, .outlier = 1000, .spread = 1},
+    {.name = "1 in 24 channels x30", .outlier = 30, .step = 24, .spread = 1},
+    {.name = "1 in 24 channels x300", .outlier = 300, .step = 24, .spread = 1},
+    {.name = "1 in 24 channels x1000", .outlier = 1000, .step = 24, .spread = 1},
+    {.name = "1 in 97 channels x300, balanced", .outlier = 300, .step = 97, .spread = 1, .balanced = 1},
+    {.name = "1 in 97 channels x1000, balanced", .outlier = 1000, .step = 97, .spread = 1, .balanced = 1},
+    {.name = "1 in 97 channels x4000, balanced", .outlier = 4000, .step = 97, .spread = 1, .balanced = 1},
     {.name = "SwiGLU", .shape = SHAPE_SWIGLU, .spread = 1},
 };
 enum { FORMULAS = sizeof formulas / sizeof formulas[0] };

@@ -13,7 +13,6 @@
 #include "mx8/formats.h"
 
 enum tensor { TENSOR_X, TENSOR_W, TENSOR_DY };
-enum { CHANNEL_STEP = 24 };
 
 /* A formula's entries: how x is distributed, and whether tokens' gradients spread over magnitudes as they do in
  * training. */
@@ -21,8 +20,10 @@ enum shape { SHAPE_GAUSS, SHAPE_T3, SHAPE_SWIGLU };
 struct source {
     char name[96];
     enum shape shape;
-    double outlier; /* every 24th channel of x times this; 0: none */
-    int spread;     /* dy: a token's gradients times exp(2 g), g a normal number of the token's own */
+    double outlier; /* every `step`-th channel of x times this; 0: none */
+    int step;
+    int balanced; /* the weights that meet these channels are smaller by as much, as where training made them so */
+    int spread;   /* dy: a token's gradients times exp(2 g), g a normal number of the token's own */
     int64_t T, N, K;
     struct mx8_safetensors *file; /* NULL: a formula */
     const struct mx8_st_entry *entry[3];
@@ -46,13 +47,13 @@ static inline double draw_t3(uint64_t stream, int64_t row, int64_t col) {
 static inline double draw_x(const struct source *s, int64_t t, int64_t k) {
     double g = s->shape == SHAPE_T3 ? draw_t3(1, t, k) : draw_normal(1, t, k);
     if (s->shape == SHAPE_SWIGLU) g = g / (1 + exp(-g)) * draw_normal(2, t, k) * exp(draw_normal(3, 0, k));
-    return s->outlier > 0 && k % CHANNEL_STEP == 0 ? g * s->outlier : g;
+    return s->outlier > 0 && k % s->step == 0 ? g * s->outlier : g;
 }
 
 static inline double draw_element(const struct source *s, enum tensor which, int64_t row, int64_t col) {
     if (which == TENSOR_X) return draw_x(s, row, col);
     double g = s->shape == SHAPE_T3 ? draw_t3(4 + which, row, col) : draw_normal(4 + which, row, col);
-    if (which == TENSOR_W) return g * 0.02;
+    if (which == TENSOR_W) return s->balanced && col % s->step == 0 ? g * 0.02 / s->outlier : g * 0.02;
     return g * 1e-4 * (s->spread ? exp(2 * draw_normal(9, row, 0)) : 1);
 }
 
