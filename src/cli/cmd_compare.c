@@ -2,6 +2,7 @@
  * own: its peak memory is its own, and one that crashes does not take the others along. */
 #include <errno.h>
 #include <jansson.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -150,9 +151,20 @@ static double get_gap(const struct comparison *c, const struct result *r) {
     return (r->summary.final_loss / c->result[0].summary.final_loss - 1) * 100;
 }
 
+static void print_validation(const struct comparison *c) {
+    int n = 0;
+    for (int i = 0; i < c->n; i++) {
+        const struct result *r = &c->result[i];
+        if (!r->done || !r->summary.validation_step) continue;
+        printf("%s %s %.4f", n++ ? "," : "Validation loss:", r->recipe->name, r->summary.validation_loss);
+    }
+    if (n > 0) printf("\n");
+}
+
 static void print_table(const struct comparison *c) {
     char speed[32], gap[32], heading[48];
     snprintf(heading, sizeof heading, "loss gap to %s", c->result[0].recipe->name);
+    double most_waiting = 0;
     printf("\n%-12s  %16s  %12s  %10s  %20s\n", "recipe", "median tokens/s", "peak memory", "final loss", heading);
     for (int i = 0; i < c->n; i++) {
         const struct result *r = &c->result[i];
@@ -164,8 +176,12 @@ static void print_table(const struct comparison *c) {
         printf("%-12s  %16s  %8.2f GiB  %10.4f  %20s\n", r->recipe->name,
             mx8i_format_count(speed, (int64_t)(r->summary.median_tps + 0.5)),
             (double)r->summary.peak_memory / (1 << 30), r->summary.final_loss, gap);
+        most_waiting = fmax(most_waiting, r->summary.data_share);
     }
-    printf("\nTokens/s: median over the steps but the first. Final loss: mean of the last 5 %% of the steps.\n");
+    printf("\nTokens/s: median over the steps but the first. Final loss: mean of the last 5 %% of the steps.\n"
+           "Waiting for data: at most %.2f %% of the steps' time.\n",
+        100 * most_waiting);
+    print_validation(c);
 }
 
 static enum mx8_status write_json(const struct comparison *c) {

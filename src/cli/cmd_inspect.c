@@ -19,8 +19,8 @@ static const struct mx8_option table[] = {
     MX8_PATTERN_ROW,
     {"documents", MX8_OPT_INT, "3", NULL, 0, 2147483647, "how many to show", NULL},
     {"tokens", MX8_OPT_INT, "32", NULL, 1, 2147483647, "how many of each document", NULL},
-    {"eos", MX8_OPT_INT, "auto", "auto", 0, 2147483647, "id that ends documents; auto: the tokenizer's, else 257",
-        NULL},
+    {"eos", MX8_OPT_INT, "auto", "auto", 0, 2147483647,
+        "id that ends documents; auto: the tokenizer's, manifest.json's, else 257", NULL},
 };
 #define TABLE_COUNT ((int32_t)(sizeof table / sizeof table[0]))
 
@@ -101,13 +101,22 @@ static void print_documents(
     }
 }
 
+/* A manifest that lies is for the trainer to refuse: here one looks at what there is. */
+static int64_t find_eos(const struct mx8_options *o, const struct mx8_tokenizer *t, const char *path) {
+    struct mx8_ids ids;
+    int found;
+    int64_t eos = mx8i_get_int(o, "eos");
+    if (eos >= 0) return eos;
+    if (t) return mx8i_get_eos(t);
+    return mx8i_read_shard_ids(path, 1, &found, &ids) == MX8_OK && found ? ids.document_end : MX8_EOS;
+}
+
 static enum mx8_status inspect(const struct mx8_options *o, const struct mx8_tokenizer *t, const char *path) {
     struct mx8_shard s;
     char hash[65], a[32], b[32];
     MX8_TRY(mx8i_hash_file(path, hash));
     MX8_TRY(mx8i_open_shard(path, &s));
-    int64_t eos = mx8i_get_int(o, "eos");
-    if (eos < 0) eos = t ? mx8i_get_eos(t) : MX8_EOS;
+    int64_t eos = find_eos(o, t, path);
     struct facts f = gather_facts(&s, eos);
     int bare = s.tokens == s.map.data;
     printf("%s\n  format     %s uint%d tokens\n", path, bare ? "bare" : "llm.c,", 8 * s.width);

@@ -156,29 +156,36 @@ static size_t get_folder_length(const char *path) {
     return slash ? (size_t)(slash - path) : 0;
 }
 
+enum mx8_status mx8i_read_shard_ids(const char *path, int alone, int *found, struct mx8_ids *out) {
+    size_t length = get_folder_length(path);
+    const char *name = path + length + (path[length] == '/');
+    char *folder = length         ? mx8i_format_text("%.*s", (int)length, path)
+                   : *path == '/' ? mx8i_copy_text("/")
+                                  : mx8i_copy_text(".");
+    if (!folder) return MX8_OUT_OF_MEMORY;
+    enum mx8_status status = mx8i_read_manifest(folder, alone ? name : NULL, found, out);
+    mx8i_release(folder);
+    return status;
+}
+
 /* The manifest of each folder that shards come from; *known: that of this path's folder says what its ids are. */
 static enum mx8_status add_manifest(struct mx8_source *s, const char *path, int *known) {
     struct mx8_ids ids;
-    size_t length = get_folder_length(path);
-    const char *only = mx8i_is_folder(s->path) ? NULL : path + length + (path[length] == '/');
-    char *folder =
-        length || *path == '/' ? mx8i_format_text("%.*s", (int)(length ? length : 1), path) : mx8i_copy_text(".");
-    if (!folder) return MX8_OUT_OF_MEMORY;
-    enum mx8_status status = mx8i_read_manifest(folder, only, known, &ids);
-    if (status == MX8_OK && *known && ids.vocabulary > s->vocab_size)
-        status = MX8_FAIL(MX8_INVALID_ARGUMENT,
-            "%s/manifest.json: the shards' tokenizer has %lld ids, expected at most model.vocab_size %lld", folder,
-            (long long)ids.vocabulary, (long long)s->vocab_size);
-    if (status == MX8_OK && *known && s->ids.tokenizer[0] &&
+    MX8_TRY(mx8i_read_shard_ids(path, !mx8i_is_folder(s->path), known, &ids));
+    if (!*known) return MX8_OK;
+    int length = (int)get_folder_length(path);
+    if (ids.vocabulary > s->vocab_size)
+        return MX8_FAIL(MX8_INVALID_ARGUMENT,
+            "%.*s/manifest.json: the shards' tokenizer has %lld ids, expected at most model.vocab_size %lld", length,
+            path, (long long)ids.vocabulary, (long long)s->vocab_size);
+    if (s->ids.tokenizer[0] &&
         (strcmp(ids.tokenizer, s->ids.tokenizer) != 0 || ids.document_end != s->ids.document_end))
-        status = MX8_FAIL(MX8_INVALID_ARGUMENT,
-            "%s/manifest.json: the shards were made by another tokenizer than those of a folder before it", folder);
-    if (status == MX8_OK && *known) {
-        ids.incomplete |= s->ids.incomplete;
-        s->ids = ids;
-    }
-    mx8i_release(folder);
-    return status;
+        return MX8_FAIL(MX8_INVALID_ARGUMENT,
+            "%.*s/manifest.json: the shards were made by another tokenizer than those of a folder before it", length,
+            path);
+    ids.incomplete |= s->ids.incomplete;
+    s->ids = ids;
+    return MX8_OK;
 }
 
 static enum mx8_status add_shards(struct mx8_source *s, char **paths, int64_t count) {

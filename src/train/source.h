@@ -66,6 +66,9 @@ void mx8i_widen_tokens(int32_t *out, int64_t n, int32_t width);
  * the one named `only`, must be there with the size it lists. */
 enum mx8_status mx8i_read_manifest(const char *folder, const char *only, int *found, struct mx8_ids *out);
 
+/* That of the folder that a shard lies in. alone: the other shards do not matter. */
+enum mx8_status mx8i_read_shard_ids(const char *path, int alone, int *found, struct mx8_ids *out);
+
 /* One shard by itself, mapped, its header checked; close it in every case but failure. For the tools that look at
  * shards: they read all of it at once. */
 struct mx8_shard {

@@ -4,11 +4,16 @@
 . "$(dirname "$0")/lib.sh"
 make_corpus
 
-expect 0 compare --recipes bf16,mxfp8_dense,mxfp8_moe $tiny --training.steps=8 --job.dump_folder=runs
+expect 0 compare --recipes bf16,mxfp8_dense,mxfp8_moe $tiny --training.steps=8 --job.dump_folder=runs \
+    --validation.enable --validation.dataset_path=corpus/b.txt --validation.freq=8 --validation.steps=2
 has out '^recipe +median tokens/s +peak memory +final loss +loss gap to bf16$'
 has out '^bf16 +[0-9,]+ +[0-9.]+ GiB +[0-9.]+ +-$'
 has out '^mxfp8_dense +[0-9,]+ +[0-9.]+ GiB +[0-9.]+ +[+-][0-9.]+ %$'
 has out '^mxfp8_moe +[0-9,]+ +[0-9.]+ GiB +[0-9.]+ +[+-][0-9.]+ %$'
+has out "^Waiting for data: at most [0-9.]+ % of the steps' time\.$"
+has out '^Validation loss: bf16 [0-9.]+, mxfp8_dense [0-9.]+, mxfp8_moe [0-9.]+$'
+has runs/compare.json '"validation_loss": [0-9]'
+has runs/compare.json '"data_share": [0-9]'
 has out '^Report: runs/report\.html$'
 has_not out "$(printf '\033')"
 for recipe in bf16 mxfp8_dense mxfp8_moe; do

@@ -70,6 +70,9 @@ for threads in 1 3; do
 done
 for shard in t1/*.bin; do cmp "$shard" "t3/${shard#t1/}" || fail "$shard depends on the thread count"; done
 [ "$(find t1 -name '*.bin' | wc -l)" -gt 3 ] || fail "too few shards"
+eos=$(sed -n 's/.*"eos": \([0-9]*\).*/\1/p' t1/manifest.json)
+expect 0 inspect t1/tokens_000000.bin # without a tokenizer the manifest says what ends documents
+has out "documents  [0-9,]+ that end with token $eos, "
 if "$mx8" tokenize lines.jsonl.gz $llama3 --output packed --shard-tokens 9000 >out 2>err; then
     for shard in t1/*.bin; do cmp "$shard" "packed/${shard#t1/}" || fail "$shard differs from that of packed text"; done
 else
