@@ -162,6 +162,23 @@ static void test_cudnn_in_parts(void **state) {
     close_with(backend);
 }
 
+/* cuDNN takes the description of every pass, which needs the library but no GPU. */
+static void test_cudnn_graphs(void **state) {
+    char why[400] = "";
+    int (*check)(char *why, size_t size);
+    (void)state;
+    if (!cuda.library) skip();
+    void *symbol = dlsym(cuda.library, "mx8_check_cudnn_graphs");
+    assert_non_null(symbol);
+    memcpy(&check, &symbol, sizeof check);
+    const int result = check(why, sizeof why);
+    if (result == 2) {
+        print_message("skipped, no cuDNN: %s\n", why);
+        skip();
+    }
+    if (result != 0) fail_msg("%s", why);
+}
+
 /* A choice that is not one is refused. */
 static void test_unknown_choice(void **state) {
     (void)state;
@@ -183,6 +200,7 @@ static void test_no_tokens(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cuda_unit_test(test_f32), cuda_unit_test(test_bf16), cuda_unit_test(test_cudnn),
-        cuda_unit_test(test_cudnn_in_parts), cuda_unit_test(test_unknown_choice), cuda_unit_test(test_no_tokens)};
+        cuda_unit_test(test_cudnn_graphs), cuda_unit_test(test_cudnn_in_parts), cuda_unit_test(test_unknown_choice),
+        cuda_unit_test(test_no_tokens)};
     return cmocka_run_group_tests_name("cuda attention", tests, open_both, close_both);
 }

@@ -1,5 +1,5 @@
-// What the CUDA backend keeps per context, and what it needs from the program that opened it. libmx8_cuda.so exports one
-// symbol, mx8_open_cuda; the CPU program never links to CUDA.
+// What the CUDA backend keeps per context, and what it needs from the program that opened it. libmx8_cuda.so exports
+// mx8_open_cuda, and mx8_check_cudnn_graphs for tests; the CPU program never links to CUDA.
 #ifndef MX8_KERNELS_CUDA_BACKEND_H
 #define MX8_KERNELS_CUDA_BACKEND_H
 

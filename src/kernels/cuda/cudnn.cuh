@@ -158,6 +158,9 @@ struct plan {
 // plan. False: g->failure says why.
 bool make_plan(struct graph *g, void *handle, struct plan *out);
 
+// Whether cuDNN accepts the tensors and operations; needs no device.
+bool check_graph(struct graph *g);
+
 // The workspace of the configuration that make_plan tries first, without compiling it.
 bool ask_workspace(struct graph *g, void *handle, int64_t *bytes);
 

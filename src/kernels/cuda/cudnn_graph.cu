@@ -177,7 +177,7 @@ static int64_t find_engine(struct graph *g, descriptor config) {
 static descriptor finish_operations(struct graph *g, void *handle) {
     const descriptor d = create(g, "graph", OPERATION_GRAPH);
     set(g, "graph", d, GRAPH_OPS, OF_DESCRIPTOR, g->operations, g->n_operations);
-    set(g, "graph", d, GRAPH_HANDLE, OF_HANDLE, &handle);
+    if (handle) set(g, "graph", d, GRAPH_HANDLE, OF_HANDLE, &handle);
     finalize(g, "graph", d);
     return d;
 }
@@ -212,6 +212,11 @@ static bool compile(struct graph *g, void *handle, descriptor config, struct pla
     fail(g, status, "plan for engine %d", (int)out->engine);
     if (d) lib->destroy_descriptor(d);
     return false;
+}
+
+bool check_graph(struct graph *g) {
+    finish_operations(g, NULL);
+    return !g->failure[0];
 }
 
 bool ask_workspace(struct graph *g, void *handle, int64_t *bytes) {
