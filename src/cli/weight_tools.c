@@ -1,0 +1,36 @@
+/* Options that describe an architecture, for commands that are no training job. */
+#include <string.h>
+#include "base/error.h"
+#include "base/memory.h"
+#include "cli/weight_tools.h"
+#include "train/resolve.h"
+
+static int describes_architecture(const struct mx8_option *option) {
+    if (!strcmp(option->key, "model.flavor")) return 1;
+    for (int32_t i = 0; i < mx8i_config_field_count; i++)
+        if (!strcmp(option->key, mx8i_config_fields[i].key)) return 1;
+    return 0;
+}
+
+struct mx8_option *mx8i_join_model_options(const struct mx8_option *own, int32_t n_own, int32_t *count) {
+    struct mx8_option *table = mx8i_allocate((size_t)(n_own + mx8i_option_count) * sizeof *table, "option table");
+    if (!table) return NULL;
+    memcpy(table, own, (size_t)n_own * sizeof *table);
+    *count = n_own;
+    for (int32_t i = 0; i < mx8i_option_count; i++)
+        if (describes_architecture(&mx8i_option_table[i])) table[(*count)++] = mx8i_option_table[i];
+    return table;
+}
+
+enum mx8_status mx8i_find_architecture(
+    const struct mx8_options *o, const char *path, struct mx8_model_config *config, int32_t *given) {
+    *given = 0;
+    for (int32_t i = 0; i < o->count; i++)
+        *given |= describes_architecture(&o->table[i]) && mx8i_is_set(o, o->table[i].key);
+    if (!*given) return MX8_OK;
+    if (mx8i_is_set(o, "model.flavor"))
+        MX8_TRY(mx8i_find_preset(mx8i_get_text(o, "model.flavor"), config, NULL, NULL));
+    else
+        MX8_TRY(mx8i_read_weights_config(path, config));
+    return mx8i_override_config(o, config);
+}
