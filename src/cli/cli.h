@@ -22,6 +22,7 @@ int mx8i_run_report(int argc, char **argv);
 int mx8i_run_bench(int argc, char **argv);
 int mx8i_run_info(int argc, char **argv);
 int mx8i_run_ops(int argc, char **argv);
+int mx8i_run_generate(int argc, char **argv);
 int mx8i_run_convert(int argc, char **argv);
 int mx8i_run_quantize(int argc, char **argv);
 int mx8i_run_tokenize(int argc, char **argv);

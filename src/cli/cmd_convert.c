@@ -4,12 +4,15 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/memory.h"
+#include "cli/token_tools.h"
 #include "cli/weight_tools.h"
+#include "train/resolve.h"
 
 static const char usage[] =
     "usage: mx8 convert IN OUT --to hf|torchtitan|mxfp8 [--architecture NAME] [--dtype f32|bf16]\n\n"
     "IN is a Hugging Face folder (config.json and model.safetensors or its shards), a folder of final weights that\n"
-    "mx8 train wrote, or a safetensors file under torchtitan's names. OUT is a new folder. Nothing is computed: where the\n"
+    "mx8 train wrote, or a safetensors file under torchtitan's names. OUT is a new folder. Nothing is computed: where "
+    "the\n"
     "dtype stays, so does every bit. Memory stays small whatever the model's size.\n\n"
     "  --to hf          config.json and weights as `transformers` reads them\n"
     "  --to torchtitan  model.safetensors under torchtitan's names, its architecture in the metadata\n"
@@ -26,7 +29,8 @@ static const struct mx8_option own[] = {
     {"drop_expert_bias", MX8_OPT_BOOL, "false", NULL, 0, 0, "go on where OUT has no place for an expert bias", NULL},
     {"filter_fqns", MX8_OPT_LIST, "output,router.gate", NULL, 0, 0,
         "mxfp8: linears whose name contains one of these keep their dtype", NULL},
-    {"scale_rule", MX8_OPT_CHOICE, "rceil", "rceil|floor|ceil|even", 0, 0, "mxfp8: how a scale follows from its block", NULL},
+    {"scale_rule", MX8_OPT_CHOICE, "rceil", "rceil|floor|ceil|even", 0, 0, "mxfp8: how a scale follows from its block",
+        NULL},
 };
 enum { OWN_COUNT = sizeof own / sizeof own[0] };
 
@@ -84,16 +88,13 @@ static enum mx8_status find_family(
         mx8i_list_hf_families());
 }
 
-static void list_filter(void *user, const char *text) {
-    char *list = user;
-    size_t used = strlen(list), size = sizeof((struct mx8_recipe *)0)->filter_fqns;
-    snprintf(list + used, size - used, used ? ",%s" : "%s", text);
-}
-
 static enum mx8_status convert_source(
     const struct mx8_options *o, const struct mx8_weights *s, const char *out, const struct mx8_log *log) {
     const char *to = mx8i_get_text(o, "to"), *dtype = mx8i_get_text(o, "dtype");
-    struct mx8_recipe recipe = {.name = "mxfp8", .convert_linear = 1, .convert_experts = 1, .expert_fqns = "experts",
+    struct mx8_recipe recipe = {.name = "mxfp8",
+        .convert_linear = 1,
+        .convert_experts = 1,
+        .expert_fqns = "experts",
         .scale_rule = mx8i_find_scale_rule(mx8i_get_text(o, "scale_rule"))};
     struct mx8_export_options e = {.dtype = !strcmp(dtype, "f32")    ? MX8_F32
                                             : !strcmp(dtype, "bf16") ? MX8_BF16
@@ -102,20 +103,23 @@ static enum mx8_status convert_source(
         .drop_expert_bias = mx8i_get_bool(o, "drop_expert_bias")};
     if (!strcmp(to, "hf")) MX8_TRY(find_family(o, s, &e.family));
     if (!strcmp(to, "mxfp8")) {
-        mx8i_get_list(o, "filter_fqns", list_filter, recipe.filter_fqns);
+        MX8_TRY(mx8i_join_list(o, "filter_fqns", recipe.filter_fqns, sizeof recipe.filter_fqns));
         e.mxfp8 = &recipe;
         MX8_TRY(mx8_create_context(NULL, &e.ctx));
     }
     mx8i_log(log, "%s: %s, %s as %s in %s", s->path, s->family ? s->family->architecture : "torchtitan's names",
         s->config.flavor[0] ? s->config.flavor : "its own architecture",
-        e.family ? e.family->architecture : e.mxfp8 ? "MXFP8 under torchtitan's names" : "torchtitan's names",
+        e.family  ? e.family->architecture
+        : e.mxfp8 ? "MXFP8 under torchtitan's names"
+                  : "torchtitan's names",
         mx8_get_dtype_name(e.dtype));
     enum mx8_status status = mx8i_export_weights(s, out, &e, log);
     mx8_destroy_context(e.ctx);
     return status == MX8_OK ? copy_companions(s->path, out, log) : status;
 }
 
-static enum mx8_status convert(const struct mx8_options *o, const char *in, const char *out, const struct mx8_log *log) {
+static enum mx8_status convert(
+    const struct mx8_options *o, const char *in, const char *out, const struct mx8_log *log) {
     struct mx8_model_config config;
     struct mx8_weights s;
     int32_t given;
@@ -132,31 +136,20 @@ static void print_log(void *user, const char *line) {
 }
 
 int mx8i_run_convert(int argc, char **argv) {
+    static struct mx8_option table[OWN_COUNT + MX8_MODEL_OPTIONS]; /* help is asked for it after this returns */
+    const int32_t count = mx8i_join_model_options(own, OWN_COUNT, table);
+    const struct mx8_log log = {.write = print_log};
     struct mx8_options o;
     const char *paths[2];
-    int n_paths = 0, code = MX8_EXIT_OK;
-    int32_t count = 0;
-    struct mx8_option *table = mx8i_join_model_options(own, OWN_COUNT, &count);
-    if (!table) return mx8i_report_failure("convert", MX8_OUT_OF_MEMORY, MX8_EXIT_FAILURE);
-    if (mx8i_wants_help(argc, argv)) {
-        code = mx8i_print_help(usage, table, count);
-        mx8i_release(table);
+    int n_paths, code = MX8_EXIT_OK;
+    if (mx8i_wants_help(argc, argv)) return mx8i_print_help(usage, table, count);
+    if (!mx8i_parse_command(
+            &o, table, count, argc, argv, paths, &n_paths, 2, 2, "what to read and a folder to write", &code))
         return code;
-    }
-    enum mx8_status status = mx8i_open_options(table, count, &o);
-    if (status == MX8_OK) {
-        status = mx8i_parse_flags(&o, argc - 1, argv + 1, NULL, paths, &n_paths, 2);
-        const struct mx8_log log = {.write = print_log};
-        if (status != MX8_OK)
-            code = mx8i_report_failure("convert", status, MX8_EXIT_USAGE);
-        else if (n_paths != 2 || !mx8i_is_set(&o, "to"))
-            code = mx8i_report_usage("convert", "needs what to read, a folder to write, and --to");
-        else if ((status = convert(&o, paths[0], paths[1], &log)) != MX8_OK)
-            code = mx8i_report_failure("convert", status, MX8_EXIT_FAILURE);
-        mx8i_close_options(&o);
-    } else {
-        code = mx8i_report_failure("convert", status, MX8_EXIT_FAILURE);
-    }
-    mx8i_release(table);
+    if (!mx8i_is_set(&o, "to"))
+        code = mx8i_report_usage("convert", "needs --to hf, torchtitan or mxfp8");
+    else if (convert(&o, paths[0], paths[1], &log) != MX8_OK)
+        code = mx8i_report_failure("convert", MX8_IO_ERROR, MX8_EXIT_FAILURE);
+    mx8i_close_options(&o);
     return code;
 }

@@ -11,6 +11,7 @@ const struct mx8_command mx8i_commands[] = {
     {"tokenize", "turn text into token shards", mx8i_run_tokenize},
     {"detokenize", "turn a token shard back into text", mx8i_run_detokenize},
     {"inspect", "show what a token shard holds", mx8i_run_inspect},
+    {"generate", "sample text from trained weights", mx8i_run_generate},
     {"convert", "turn weights into Hugging Face's, torchtitan's or MXFP8 form", mx8i_run_convert},
     {"quantize", "quantize a safetensors file to MXFP8", mx8i_run_quantize},
     {"info", "show what this machine has and what mx8 makes of it", mx8i_run_info},

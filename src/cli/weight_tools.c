@@ -1,7 +1,6 @@
 /* Options that describe an architecture, for commands that are no training job. */
 #include <string.h>
 #include "base/error.h"
-#include "base/memory.h"
 #include "cli/weight_tools.h"
 #include "train/resolve.h"
 
@@ -12,14 +11,12 @@ static int describes_architecture(const struct mx8_option *option) {
     return 0;
 }
 
-struct mx8_option *mx8i_join_model_options(const struct mx8_option *own, int32_t n_own, int32_t *count) {
-    struct mx8_option *table = mx8i_allocate((size_t)(n_own + mx8i_option_count) * sizeof *table, "option table");
-    if (!table) return NULL;
+int32_t mx8i_join_model_options(const struct mx8_option *own, int32_t n_own, struct mx8_option *table) {
+    int32_t count = n_own;
     memcpy(table, own, (size_t)n_own * sizeof *table);
-    *count = n_own;
-    for (int32_t i = 0; i < mx8i_option_count; i++)
-        if (describes_architecture(&mx8i_option_table[i])) table[(*count)++] = mx8i_option_table[i];
-    return table;
+    for (int32_t i = 0; i < mx8i_option_count && count < n_own + MX8_MODEL_OPTIONS; i++)
+        if (describes_architecture(&mx8i_option_table[i])) table[count++] = mx8i_option_table[i];
+    return count;
 }
 
 enum mx8_status mx8i_find_architecture(

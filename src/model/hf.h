@@ -21,20 +21,25 @@ enum mx8_hf_layout {
 };
 
 /* Names without "layers.%d." stand outside the blocks. '#' is the expert's number: one tensor an expert. */
-struct mx8_hf_rule { const char *ours, *theirs; enum mx8_hf_layout layout; };
+struct mx8_hf_rule {
+    const char *ours, *theirs;
+    enum mx8_hf_layout layout;
+};
 
 /* One key of a family's config.json. */
 enum mx8_hf_kind {
-    MX8_HF_INT, MX8_HF_REAL, MX8_HF_BOOL,  /* a field of our configuration; `otherwise` when the key is absent */
-    MX8_HF_FIXED,                          /* must have the value `fixed` (JSON text), absent means the same */
-    MX8_HF_IDLE,                           /* read over: changes nothing that is computed here */
-    MX8_HF_SPECIAL                         /* read and written by the family's own functions */
+    MX8_HF_INT,
+    MX8_HF_REAL,
+    MX8_HF_BOOL,   /* a field of our configuration; `otherwise` when the key is absent */
+    MX8_HF_FIXED,  /* must have the value `fixed` (JSON text), absent means the same */
+    MX8_HF_IDLE,   /* read over: changes nothing that is computed here */
+    MX8_HF_SPECIAL /* read and written by the family's own functions */
 };
 struct mx8_hf_key {
     const char *key;
     enum mx8_hf_kind kind;
     size_t at;
-    double otherwise;                      /* NaN: the key must be there */
+    double otherwise; /* NaN: the key must be there */
     const char *fixed;
 };
 
@@ -42,7 +47,7 @@ struct mx8_hf_family {
     const char *name, *architecture, *model_type;
     const struct mx8_hf_rule *rule;
     int32_t n_rules;
-    const struct mx8_hf_key *key;          /* ends with a NULL key */
+    const struct mx8_hf_key *key; /* ends with a NULL key */
     /* What every configuration of the family has in common; then the SPECIAL keys; `where` begins messages. */
     struct mx8_model_config base;
     enum mx8_status (*read)(const char *where, const json_t *object, struct mx8_model_config *c);
@@ -60,13 +65,22 @@ void mx8i_format_hf_name(const struct mx8_hf_rule *rule, int64_t layer, int64_t 
 
 /* What a config.json says. idle: the keys that change nothing here (token ids, longest sequence, ...), as JSON, so that
  * they can be written again; release it. prefix: before the names of all tensors. */
-struct mx8_hf_config { const struct mx8_hf_family *family; struct mx8_model_config config; char *idle; const char *prefix; };
+struct mx8_hf_config {
+    const struct mx8_hf_family *family;
+    struct mx8_model_config config;
+    char *idle;
+    const char *prefix;
+};
 /* UNSUPPORTED names the key that asks for what mx8 has not. */
 enum mx8_status mx8i_read_hf_config(const char *where, const char *text, struct mx8_hf_config *out);
 /* Fails when the family cannot say what the configuration asks for. dtype: of the weights beside it; idle may be NULL.
  * Release *text. */
-enum mx8_status mx8i_write_hf_config(const struct mx8_hf_family *f, const struct mx8_model_config *c, int32_t dtype,
-    const char *idle, char **text);
+enum mx8_status mx8i_write_hf_config(
+    const struct mx8_hf_family *f, const struct mx8_model_config *c, int32_t dtype, const char *idle, char **text);
+
+/* UNSUPPORTED when the two compute differently: names the field. What matters to training alone is not compared. */
+enum mx8_status mx8i_compare_configs(
+    const char *where, const struct mx8_model_config *a, const struct mx8_model_config *b);
 
 /* ---- reading ---- */
 
@@ -79,8 +93,8 @@ struct mx8_weights {
     int64_t n_files;
     const struct mx8_st_entry **sorted; /* by name */
     int64_t n_entries;
-    const char *prefix;                 /* before every name of the family ("language_model.") */
-    char *idle;                         /* of struct mx8_hf_config; NULL: none */
+    const char *prefix; /* before every name of the family ("language_model.") */
+    char *idle;         /* of struct mx8_hf_config; NULL: none */
 };
 
 /* Opens a folder of the kinds above, or a file, and checks every tensor: all that is missing, misshapen, of a strange
@@ -92,14 +106,18 @@ enum mx8_status mx8i_read_weights_config(const char *path, struct mx8_model_conf
 /* Dtype of the weights as stored: BF16 when every tensor is, else F32. */
 int32_t mx8i_get_weights_dtype(const struct mx8_weights *s);
 /* Elements [from, from + n) of one of our tensors, as dtype (F32 or BF16): bits are copied where the dtypes agree. */
-enum mx8_status mx8i_read_weights(const struct mx8_weights *s, const struct mx8_param *p, int64_t from, int64_t n,
-    int32_t dtype, void *out);
+enum mx8_status mx8i_read_weights(
+    const struct mx8_weights *s, const struct mx8_param *p, int64_t from, int64_t n, int32_t dtype, void *out);
 /* An expert bias; *found 0 when the file has none. */
-enum mx8_status mx8i_read_weights_bias(const struct mx8_weights *s, const struct mx8_buffer *b, float *out, int32_t *found);
+enum mx8_status mx8i_read_weights_bias(
+    const struct mx8_weights *s, const struct mx8_buffer *b, float *out, int32_t *found);
 
 /* Rows [r0, r1) x columns [c0, c1) of our matrix `expert` of p, or of its transpose, to out with row stride ls. halves:
  * rows are counted as MX8_HF_HALVES lays them. */
-struct mx8_window { int64_t expert, r0, r1, c0, c1; int32_t transposed, halves; };
+struct mx8_window {
+    int64_t expert, r0, r1, c0, c1;
+    int32_t transposed, halves;
+};
 enum mx8_status mx8i_read_window(const struct mx8_weights *s, const struct mx8_param *p, const struct mx8_window *w,
     int32_t dtype, void *out, int64_t ls);
 
@@ -114,7 +132,7 @@ struct mx8_export_options {
     struct mx8_context *ctx;            /* that quantizes them */
 };
 /* Writes a new folder (or fills an empty one): config.json or the architecture in the metadata, and the weights. */
-enum mx8_status mx8i_export_weights(const struct mx8_weights *s, const char *folder, const struct mx8_export_options *o,
-    const struct mx8_log *log);
+enum mx8_status mx8i_export_weights(
+    const struct mx8_weights *s, const char *folder, const struct mx8_export_options *o, const struct mx8_log *log);
 
 #endif

@@ -1,5 +1,5 @@
-/* config.json of the families: a table of keys each, a few keys that need thought, and nothing read over in silence that
- * would change what a model computes. Writing is checked by reading back: what a family cannot say is refused. */
+/* config.json of the families: a table of keys each, a few keys that need thought, and nothing read over in silence
+ * that would change what a model computes. Writing is checked by reading back: what a family cannot say is refused. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,13 +8,19 @@
 #include "model/hf_private.h"
 
 #define AT(field) offsetof(struct mx8_model_config, field)
-#define NEEDED ((double)NAN)
-#define INT(key, field, otherwise) {key, MX8_HF_INT, AT(field), otherwise, NULL}
-#define REAL(key, field, otherwise) {key, MX8_HF_REAL, AT(field), otherwise, NULL}
-#define BOOL(key, field, otherwise) {key, MX8_HF_BOOL, AT(field), otherwise, NULL}
-#define FIXED(key, value) {key, MX8_HF_FIXED, 0, 0, value}
-#define SPECIAL(key) {key, MX8_HF_SPECIAL, 0, 0, NULL}
-#define IDLE(key) {key, MX8_HF_IDLE, 0, 0, NULL}
+#define NEEDED    ((double)NAN)
+#define INT(key, field, otherwise)                                                                                     \
+    { key, MX8_HF_INT, AT(field), otherwise, NULL }
+#define REAL(key, field, otherwise)                                                                                    \
+    { key, MX8_HF_REAL, AT(field), otherwise, NULL }
+#define BOOL(key, field, otherwise)                                                                                    \
+    { key, MX8_HF_BOOL, AT(field), otherwise, NULL }
+#define FIXED(key, value)                                                                                              \
+    { key, MX8_HF_FIXED, 0, 0, value }
+#define SPECIAL(key)                                                                                                   \
+    { key, MX8_HF_SPECIAL, 0, 0, NULL }
+#define IDLE(key)                                                                                                      \
+    { key, MX8_HF_IDLE, 0, 0, NULL }
 
 #define EVERY_FAMILY                                                                                                   \
     INT("vocab_size", vocab_size, NEEDED), INT("hidden_size", dim, NEEDED),                                            \
@@ -32,11 +38,11 @@ static const struct mx8_hf_key common_keys[] = {SPECIAL("architectures"), SPECIA
     IDLE("cache_implementation"), FIXED("quantization_config", "null"), {.key = NULL}};
 
 const struct mx8_hf_key mx8i_llama4_keys[] = {EVERY_FAMILY, INT("intermediate_size", expert_hidden, NEEDED),
-    INT("intermediate_size_mlp", dense_hidden, 16384), INT("head_dim", head_dim, 128), REAL("rms_norm_eps", norm_eps, 1e-5),
-    INT("num_local_experts", num_experts, NEEDED), SPECIAL("interleave_moe_layer_step"), SPECIAL("moe_layers"),
-    SPECIAL("use_qk_norm"), SPECIAL("no_rope_layers"), SPECIAL("no_rope_layer_interval"), SPECIAL("attention_chunk_size"),
-    SPECIAL("layer_types"), SPECIAL("attn_temperature_tuning"), SPECIAL("attn_scale"), SPECIAL("floor_scale"),
-    {.key = NULL}};
+    INT("intermediate_size_mlp", dense_hidden, 16384), INT("head_dim", head_dim, 128),
+    REAL("rms_norm_eps", norm_eps, 1e-5), INT("num_local_experts", num_experts, NEEDED),
+    SPECIAL("interleave_moe_layer_step"), SPECIAL("moe_layers"), SPECIAL("use_qk_norm"), SPECIAL("no_rope_layers"),
+    SPECIAL("no_rope_layer_interval"), SPECIAL("attention_chunk_size"), SPECIAL("layer_types"),
+    SPECIAL("attn_temperature_tuning"), SPECIAL("attn_scale"), SPECIAL("floor_scale"), {.key = NULL}};
 
 const struct mx8_hf_key mx8i_qwen3_keys[] = {EVERY_FAMILY, INT("moe_intermediate_size", expert_hidden, NEEDED),
     INT("intermediate_size", dense_hidden, NEEDED), INT("head_dim", head_dim, 0), REAL("rms_norm_eps", norm_eps, 1e-6),
@@ -45,8 +51,8 @@ const struct mx8_hf_key mx8i_qwen3_keys[] = {EVERY_FAMILY, INT("moe_intermediate
     FIXED("use_sliding_window", "false"), IDLE("sliding_window"), {.key = NULL}};
 
 const struct mx8_hf_key mx8i_olmoe_keys[] = {EVERY_FAMILY, INT("intermediate_size", expert_hidden, NEEDED),
-    REAL("rms_norm_eps", norm_eps, 1e-5), INT("num_experts", num_experts, NEEDED), BOOL("norm_topk_prob", route_norm, 0),
-    REAL("clip_qkv", clip_qkv, 0), {.key = NULL}};
+    REAL("rms_norm_eps", norm_eps, 1e-5), INT("num_experts", num_experts, NEEDED),
+    BOOL("norm_topk_prob", route_norm, 0), REAL("clip_qkv", clip_qkv, 0), {.key = NULL}};
 
 const struct mx8_hf_key mx8i_mixtral_keys[] = {EVERY_FAMILY, INT("intermediate_size", expert_hidden, NEEDED),
     INT("head_dim", head_dim, 0), REAL("rms_norm_eps", norm_eps, 1e-5), INT("num_local_experts", num_experts, NEEDED),
@@ -61,8 +67,7 @@ static enum mx8_status need_number(const char *where, const json_t *object, cons
     return MX8_OK;
 }
 
-enum mx8_status mx8i_read_hf_rope(
-    const char *where, const json_t *object, double theta, struct mx8_model_config *c) {
+enum mx8_status mx8i_read_hf_rope(const char *where, const json_t *object, double theta, struct mx8_model_config *c) {
     const json_t *both = json_object_get(object, "rope_parameters"), *scaling = json_object_get(object, "rope_scaling");
     const json_t *value = json_object_get(object, "rope_theta");
     if (!value) value = json_object_get(both, "rope_theta");
@@ -72,8 +77,8 @@ enum mx8_status mx8i_read_hf_rope(
     const char *name = json_string_value(type ? type : json_object_get(scaling, "type"));
     if (!json_is_object(scaling) || (name && !strcmp(name, "default"))) return MX8_OK;
     if (!name || strcmp(name, "llama3"))
-        return MX8_FAIL(MX8_UNSUPPORTED, "%s: RoPE scaling of type \"%s\", expected default or llama3", where,
-            name ? name : "?");
+        return MX8_FAIL(
+            MX8_UNSUPPORTED, "%s: RoPE scaling of type \"%s\", expected default or llama3", where, name ? name : "?");
     double length = 0;
     MX8_TRY(need_number(where, scaling, "factor", &c->rope_factor));
     MX8_TRY(need_number(where, scaling, "low_freq_factor", &c->rope_low_freq));
@@ -86,11 +91,10 @@ enum mx8_status mx8i_read_hf_rope(
 int mx8i_write_hf_rope(json_t *object, const struct mx8_model_config *c) {
     int failed = json_object_set_new(object, "rope_theta", json_real(c->rope_theta));
     if (c->rope_factor == 0) return failed | json_object_set_new(object, "rope_scaling", json_null());
-    return failed |
-           json_object_set_new(object, "rope_scaling",
-               json_pack("{s:s, s:f, s:f, s:f, s:I}", "rope_type", "llama3", "factor", c->rope_factor, "low_freq_factor",
-                   c->rope_low_freq, "high_freq_factor", c->rope_high_freq, "original_max_position_embeddings",
-                   (json_int_t)c->rope_original_len));
+    return failed | json_object_set_new(object, "rope_scaling",
+                        json_pack("{s:s, s:f, s:f, s:f, s:I}", "rope_type", "llama3", "factor", c->rope_factor,
+                            "low_freq_factor", c->rope_low_freq, "high_freq_factor", c->rope_high_freq,
+                            "original_max_position_embeddings", (json_int_t)c->rope_original_len));
 }
 
 /* ---- families without lists of their own but one ---- */
@@ -168,10 +172,12 @@ static enum mx8_status set_field(
     const int absent = !value || json_is_null(value);
     if (absent && isnan(k->otherwise)) return MX8_FAIL(MX8_FORMAT_ERROR, "%s: \"%s\" is missing", where, k->key);
     if (k->kind == MX8_HF_BOOL) {
-        if (!absent && !json_is_boolean(value)) return complain(MX8_FORMAT_ERROR, where, k->key, value, "true or false");
+        if (!absent && !json_is_boolean(value))
+            return complain(MX8_FORMAT_ERROR, where, k->key, value, "true or false");
         *(int32_t *)field = absent ? k->otherwise != 0 : json_is_true(value);
     } else if (k->kind == MX8_HF_INT) {
-        if (!absent && !json_is_integer(value)) return complain(MX8_FORMAT_ERROR, where, k->key, value, "a whole number");
+        if (!absent && !json_is_integer(value))
+            return complain(MX8_FORMAT_ERROR, where, k->key, value, "a whole number");
         *(int64_t *)field = absent ? (int64_t)k->otherwise : json_integer_value(value);
     } else {
         if (!absent && !json_is_number(value)) return complain(MX8_FORMAT_ERROR, where, k->key, value, "a number");
@@ -181,8 +187,7 @@ static enum mx8_status set_field(
 }
 
 /* Every key is known, and is nothing but what it must be; the idle ones are kept. */
-static enum mx8_status check_keys(
-    const char *where, json_t *object, const struct mx8_hf_family *f, json_t *idle) {
+static enum mx8_status check_keys(const char *where, json_t *object, const struct mx8_hf_family *f, json_t *idle) {
     const char *key;
     json_t *value;
     json_object_foreach(object, key, value) {
@@ -211,7 +216,8 @@ static enum mx8_status read_keys(
     if (out->config.n_kv_heads == 0) out->config.n_kv_heads = out->config.n_heads;
     if (!out->config.dense_hidden) out->config.dense_hidden = out->config.expert_hidden; /* no dense layers */
     if (status == MX8_OK && (out->config.n_layers < 1 || out->config.n_layers > 100000))
-        status = MX8_FAIL(MX8_FORMAT_ERROR, "%s: \"num_hidden_layers\" is %lld", where, (long long)out->config.n_layers);
+        status =
+            MX8_FAIL(MX8_FORMAT_ERROR, "%s: \"num_hidden_layers\" is %lld", where, (long long)out->config.n_layers);
     if (status == MX8_OK) status = f->read(where, object, &out->config);
     if (status == MX8_OK) {
         status = mx8i_check_config(&out->config);
@@ -274,7 +280,8 @@ static json_t *make_object(
                  json_object_set_new(object, "model_type", json_string(f->model_type)) ||
                  json_object_set_new(object, "torch_dtype", json_string(dtype == MX8_BF16 ? "bfloat16" : "float32"));
     for (const struct mx8_hf_key *k = f->key; k->key && !failed; k++) {
-        if (k->kind == MX8_HF_FIXED) failed = json_object_set_new(object, k->key, json_loads(k->fixed, JSON_DECODE_ANY, NULL));
+        if (k->kind == MX8_HF_FIXED)
+            failed = json_object_set_new(object, k->key, json_loads(k->fixed, JSON_DECODE_ANY, NULL));
         if (k->kind <= MX8_HF_BOOL) failed = json_object_set_new(object, k->key, make_field(k, c));
     }
     if (!failed) failed = f->write(object, c) || (kept && json_object_update_missing(object, kept));
@@ -284,8 +291,8 @@ static json_t *make_object(
     return NULL;
 }
 
-/* The configuration in one form of many: sizes written out, what follows from the layers' own answers set aside, and what
- * matters to training alone. */
+/* The configuration in one form of many: sizes written out, what follows from the layers' own answers set aside, and
+ * what matters to training alone. */
 static struct mx8_model_config make_plain(const struct mx8_model_config *c) {
     struct mx8_model_config p = *c;
     int64_t dense = 0, bare = 0;
@@ -324,25 +331,44 @@ static int is_same_field(const struct mx8_config_field *f, const void *a, const 
     return *(const int32_t *)a == *(const int32_t *)b;
 }
 
-static enum mx8_status compare_configs(
-    const struct mx8_hf_family *f, const struct mx8_model_config *a, const struct mx8_model_config *b) {
+static char *format_field(const struct mx8_config_field *f, const void *at) {
+    if (f->type == MX8_FIELD_INT64) return mx8i_format_text("%lld", (long long)*(const int64_t *)at);
+    if (f->type == MX8_FIELD_DOUBLE) return mx8i_format_text("%g", *(const double *)at);
+    if (f->type == MX8_FIELD_TEXT) return mx8i_copy_text(at);
+    if (f->type == MX8_FIELD_BOOL) return mx8i_copy_text(*(const int32_t *)at ? "true" : "false");
+    const char *choice = f->choices;
+    for (int32_t n = *(const int32_t *)at; n > 0; n--) choice += strcspn(choice, "|") + 1;
+    return mx8i_format_text("%.*s", (int)strcspn(choice, "|"), choice);
+}
+
+static enum mx8_status report_field(const char *where, const struct mx8_config_field *f, const void *a, const void *b) {
+    char *ours = format_field(f, a), *theirs = format_field(f, b);
+    enum mx8_status status = MX8_FAIL(MX8_UNSUPPORTED, "%s: %s is %s for one and %s for the other", where, f->key,
+        ours ? ours : "?", theirs ? theirs : "?");
+    mx8i_release(ours);
+    mx8i_release(theirs);
+    return status;
+}
+
+enum mx8_status mx8i_compare_configs(
+    const char *where, const struct mx8_model_config *a, const struct mx8_model_config *b) {
     const struct mx8_model_config x = make_plain(a), y = make_plain(b);
     for (int32_t i = 0; i < mx8i_config_field_count; i++) {
         const struct mx8_config_field *field = &mx8i_config_fields[i];
-        if (is_same_field(field, (const char *)&x + field->at, (const char *)&y + field->at)) continue;
-        return MX8_FAIL(MX8_UNSUPPORTED, "%s: %s has no place for the value of %s", f->architecture, "config.json",
-            field->key);
+        const void *ours = (const char *)&x + field->at, *theirs = (const char *)&y + field->at;
+        if (!is_same_field(field, ours, theirs)) return report_field(where, field, ours, theirs);
     }
     for (int64_t i = 0; i < a->n_layers; i++) {
-        if (mx8i_is_moe_layer(a, i) != mx8i_is_moe_layer(b, i) || mx8i_uses_rope(a, i) != mx8i_uses_rope(b, i))
-            return MX8_FAIL(MX8_UNSUPPORTED, "%s: config.json cannot say what layer %lld is: %s", f->architecture,
-                (long long)i, mx8i_uses_rope(a, i) != mx8i_uses_rope(b, i) ? "it is without RoPE" : "it is dense");
+        const int rope = mx8i_uses_rope(a, i) != mx8i_uses_rope(b, i);
+        if (rope || mx8i_is_moe_layer(a, i) != mx8i_is_moe_layer(b, i))
+            return MX8_FAIL(MX8_UNSUPPORTED, "%s: layer %lld is %s for one and not for the other", where, (long long)i,
+                rope ? "without RoPE" : "dense");
     }
     return MX8_OK;
 }
 
-enum mx8_status mx8i_write_hf_config(const struct mx8_hf_family *f, const struct mx8_model_config *c, int32_t dtype,
-    const char *idle, char **text) {
+enum mx8_status mx8i_write_hf_config(
+    const struct mx8_hf_family *f, const struct mx8_model_config *c, int32_t dtype, const char *idle, char **text) {
     *text = NULL;
     struct mx8_model_config plain = *c;
     plain.head_dim = mx8i_get_head_dim(c);
@@ -354,7 +380,8 @@ enum mx8_status mx8i_write_hf_config(const struct mx8_hf_family *f, const struct
     if (!dumped) return MX8_FAIL(MX8_OUT_OF_MEMORY, "config.json: no memory");
     struct mx8_hf_config back;
     enum mx8_status status = mx8i_read_hf_config("config.json", dumped, &back);
-    if (status == MX8_OK) status = compare_configs(f, c, &back.config);
+    if (status == MX8_OK) status = mx8i_compare_configs("this model and what config.json can say", c, &back.config);
+    if (status != MX8_OK) status = mx8i_fail_prefix(status, "%s", f->architecture);
     mx8i_release(back.idle);
     if (status == MX8_OK && !(*text = mx8i_copy_text(dumped))) status = MX8_OUT_OF_MEMORY;
     free(dumped);

@@ -1,5 +1,5 @@
-/* Writing weights under a family's names, or under torchtitan's: what files there will be, then their bytes block by block
- * out of the source. config.json comes last, so that a folder with one is whole. */
+/* Writing weights under a family's names, or under torchtitan's: what files there will be, then their bytes block by
+ * block out of the source. config.json comes last, so that a folder with one is whole. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -95,8 +95,7 @@ static enum mx8_status add_theirs(struct export *x, const struct mx8_param *p) {
     int64_t layer;
     char name[128];
     const struct mx8_hf_rule *rule = mx8i_find_hf_rule(x->o->family, p->name, &layer);
-    if (!rule)
-        return MX8_FAIL(MX8_UNSUPPORTED, "%s has no place for %s", x->o->family->architecture, p->name);
+    if (!rule) return MX8_FAIL(MX8_UNSUPPORTED, "%s has no place for %s", x->o->family->architecture, p->name);
     struct target t = {.kind = THEIRS, .p = p, .layout = rule->layout};
     if (rule->layout == MX8_HF_UP) return MX8_OK;
     const int64_t E = p->ndim == 3 ? p->shape[0] : 1, N = p->ndim == 1 ? 1 : p->shape[p->ndim - 2];
@@ -182,8 +181,7 @@ static enum mx8_status write_flat(struct export *x, struct mx8_st_writer *w, con
 }
 
 /* Rows of their matrix `expert`, whichever way it lies. */
-static enum mx8_status write_rows(
-    struct export *x, struct mx8_st_writer *w, const struct target *t, int64_t expert) {
+static enum mx8_status write_rows(struct export *x, struct mx8_st_writer *w, const struct target *t, int64_t expert) {
     const struct mx8_param *p = t->p;
     const int64_t N = p->ndim == 1 ? p->shape[0] : p->shape[p->ndim - 2], K = p->ndim == 1 ? 1 : p->shape[p->ndim - 1];
     const int transposed = t->layout >= MX8_HF_TRANSPOSED;
@@ -281,8 +279,7 @@ static enum mx8_status write_shard(
     while (first + n < x->count && x->shard[first + n] == shard) n++;
     char *name = name_shard(x, shard), *path = name ? mx8i_format_text("%s/%s", x->folder, name) : NULL;
     struct mx8_st_writer w;
-    enum mx8_status status =
-        path ? mx8i_begin_safetensors(path, x->entry + first, n, metadata, &w) : MX8_OUT_OF_MEMORY;
+    enum mx8_status status = path ? mx8i_begin_safetensors(path, x->entry + first, n, metadata, &w) : MX8_OUT_OF_MEMORY;
     if (status == MX8_OK) {
         for (int64_t i = 0; i < n && status == MX8_OK; i++) status = write_target(x, &w, first + i);
         if (status == MX8_OK)
@@ -344,7 +341,9 @@ static enum mx8_status prepare_folder(const char *folder) {
     int n = 0;
     for (const struct dirent *e = readdir(d); e; e = readdir(d)) n += strcmp(e->d_name, ".") && strcmp(e->d_name, "..");
     closedir(d);
-    if (n) return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s has %d files in it, expected a new folder or an empty one", folder, n);
+    if (n)
+        return MX8_FAIL(
+            MX8_INVALID_ARGUMENT, "%s has %d files in it, expected a new folder or an empty one", folder, n);
     return MX8_OK;
 }
 
@@ -362,8 +361,8 @@ static enum mx8_status run_export(struct export *x, char **config, const struct 
     return write_files(x, *config, log);
 }
 
-enum mx8_status mx8i_export_weights(const struct mx8_weights *s, const char *folder, const struct mx8_export_options *o,
-    const struct mx8_log *log) {
+enum mx8_status mx8i_export_weights(
+    const struct mx8_weights *s, const char *folder, const struct mx8_export_options *o, const struct mx8_log *log) {
     struct export x = {.s = s, .o = o, .folder = folder};
     char *config = NULL;
     if ((o->dtype != MX8_F32 && o->dtype != MX8_BF16) || (o->mxfp8 && (o->family || !o->ctx)))

@@ -7,22 +7,28 @@
 
 #define OUTSIDE                                                                                                        \
     {"tok_embeddings.weight", "model.embed_tokens.weight", MX8_HF_SAME},                                               \
-        {"norm.weight", "model.norm.weight", MX8_HF_SAME}, {"output.weight", "lm_head.weight", MX8_HF_SAME}
+        {"norm.weight", "model.norm.weight", MX8_HF_SAME}, {                                                           \
+        "output.weight", "lm_head.weight", MX8_HF_SAME                                                                 \
+    }
 #define NORMS                                                                                                          \
-    {"attention_norm.weight", "input_layernorm.weight", MX8_HF_SAME},                                                  \
-        {"ffn_norm.weight", "post_attention_layernorm.weight", MX8_HF_SAME}
+    {"attention_norm.weight", "input_layernorm.weight", MX8_HF_SAME}, {                                                \
+        "ffn_norm.weight", "post_attention_layernorm.weight", MX8_HF_SAME                                              \
+    }
 #define ATTENTION(layout)                                                                                              \
     {"attention.wq.weight", "self_attn.q_proj.weight", layout},                                                        \
         {"attention.wk.weight", "self_attn.k_proj.weight", layout},                                                    \
-        {"attention.wv.weight", "self_attn.v_proj.weight", MX8_HF_SAME},                                               \
-        {"attention.wo.weight", "self_attn.o_proj.weight", MX8_HF_SAME}
+        {"attention.wv.weight", "self_attn.v_proj.weight", MX8_HF_SAME}, {                                             \
+        "attention.wo.weight", "self_attn.o_proj.weight", MX8_HF_SAME                                                  \
+    }
 #define QK_NORMS                                                                                                       \
-    {"attention.q_norm.weight", "self_attn.q_norm.weight", MX8_HF_HALVES},                                             \
-        {"attention.k_norm.weight", "self_attn.k_norm.weight", MX8_HF_HALVES}
+    {"attention.q_norm.weight", "self_attn.q_norm.weight", MX8_HF_HALVES}, {                                           \
+        "attention.k_norm.weight", "self_attn.k_norm.weight", MX8_HF_HALVES                                            \
+    }
 #define DENSE(theirs)                                                                                                  \
     {"feed_forward.w1.weight", theirs ".gate_proj.weight", MX8_HF_SAME},                                               \
-        {"feed_forward.w2.weight", theirs ".down_proj.weight", MX8_HF_SAME},                                           \
-        {"feed_forward.w3.weight", theirs ".up_proj.weight", MX8_HF_SAME}
+        {"feed_forward.w2.weight", theirs ".down_proj.weight", MX8_HF_SAME}, {                                         \
+        "feed_forward.w3.weight", theirs ".up_proj.weight", MX8_HF_SAME                                                \
+    }
 
 static const struct mx8_hf_rule llama4_rules[] = {OUTSIDE, NORMS, ATTENTION(MX8_HF_SAME), DENSE("feed_forward"),
     {"moe.router.gate.weight", "feed_forward.router.weight", MX8_HF_SAME},
@@ -62,8 +68,8 @@ static const struct mx8_hf_family olmoe = {"olmoe", "OlmoeForCausalLM", "olmoe",
     {TOKEN_CHOICE, .qk_norm = MX8_QK_NORM_PROJECTION, .interleave_moe_layer_step = 1}, mx8i_read_olmoe,
     mx8i_write_olmoe};
 static const struct mx8_hf_family mixtral = {"mixtral", "MixtralForCausalLM", "mixtral", TABLE(mixtral_rules),
-    mx8i_mixtral_keys, {TOKEN_CHOICE, .route_norm = 1, .interleave_moe_layer_step = 1},
-    mx8i_read_mixtral, mx8i_write_mixtral};
+    mx8i_mixtral_keys, {TOKEN_CHOICE, .route_norm = 1, .interleave_moe_layer_step = 1}, mx8i_read_mixtral,
+    mx8i_write_mixtral};
 
 const struct mx8_hf_family *const mx8i_hf_families[] = {&llama4, &qwen3_moe, &olmoe, &mixtral, NULL};
 

@@ -19,8 +19,8 @@ static enum mx8_status find_list(
     if (!*out || json_is_null(*out) || (json_is_array(*out) && !json_array_size(*out))) {
         *out = NULL;
     } else if (!json_is_array(*out) || json_array_size(*out) != (size_t)n_layers) {
-        return MX8_FAIL(MX8_FORMAT_ERROR, "%s: \"%s\" is no list of %lld items, one a layer", where, key,
-            (long long)n_layers);
+        return MX8_FAIL(
+            MX8_FORMAT_ERROR, "%s: \"%s\" is no list of %lld items, one a layer", where, key, (long long)n_layers);
     }
     return MX8_OK;
 }
@@ -45,12 +45,13 @@ static enum mx8_status read_rope_layers(const char *where, const json_t *object,
     }
     /* One period longer than the model: a single layer, or none at all. */
     c->every_n_layers_nope = second >= 0 ? second - first : L + 1;
-    c->nope_layer_offset = first < 0 ? 1 : (c->every_n_layers_nope - first % c->every_n_layers_nope) %
-                                               c->every_n_layers_nope;
+    c->nope_layer_offset =
+        first < 0 ? 1 : (c->every_n_layers_nope - first % c->every_n_layers_nope) % c->every_n_layers_nope;
     for (int64_t i = 0; i < L; i++) {
         if (c->every_n_layers_nope > 1 && mx8i_uses_rope(c, i) == reads_rope(list, interval, i)) continue;
         return MX8_FAIL(MX8_UNSUPPORTED,
-            "%s: \"no_rope_layers\" leaves layer %lld out of a period of %lld from layer %lld on, expected every n-th layer "
+            "%s: \"no_rope_layers\" leaves layer %lld out of a period of %lld from layer %lld on, expected every n-th "
+            "layer "
             "without RoPE, n more than 1",
             where, (long long)i, (long long)c->every_n_layers_nope, (long long)first);
     }
@@ -68,15 +69,18 @@ static enum mx8_status read_chunks(const char *where, const json_t *object, stru
         const int in_chunks = type && !strcmp(type, "chunked_attention");
         if (!type || (!in_chunks && strcmp(type, "full_attention")) || (in_chunks && !rope))
             return MX8_FAIL(MX8_UNSUPPORTED,
-                "%s: \"layer_types\" of layer %lld is \"%s\", expected full_attention, or chunked_attention of a layer with "
+                "%s: \"layer_types\" of layer %lld is \"%s\", expected full_attention, or chunked_attention of a layer "
+                "with "
                 "RoPE",
                 where, (long long)i, type ? type : "?");
         if (rope) in_chunks ? chunked++ : full++;
     }
     if (chunked && full)
         return MX8_FAIL(MX8_UNSUPPORTED,
-            "%s: \"layer_types\" has layers with RoPE of both kinds, expected chunked_attention for all or none", where);
-    c->fixed_attn_block_size = full || json_is_null(chunk) ? no_chunk : get_integer(object, "attention_chunk_size", 8192);
+            "%s: \"layer_types\" has layers with RoPE of both kinds, expected chunked_attention for all or none",
+            where);
+    c->fixed_attn_block_size =
+        full || json_is_null(chunk) ? no_chunk : get_integer(object, "attention_chunk_size", 8192);
     return MX8_OK;
 }
 
@@ -101,7 +105,8 @@ static enum mx8_status read_moe_layers(const char *where, const json_t *object, 
     c->interleave_moe_layer_step = 1;
     for (int64_t i = 0; i < c->n_layers; i++) {
         if (lists_layer(list, i)) continue;
-        used += (size_t)snprintf(c->dense_layers + used, sizeof c->dense_layers - used, used ? ",%lld" : "%lld", (long long)i);
+        used += (size_t)snprintf(
+            c->dense_layers + used, sizeof c->dense_layers - used, used ? ",%lld" : "%lld", (long long)i);
         if (used >= sizeof c->dense_layers)
             return MX8_FAIL(MX8_UNSUPPORTED, "%s: \"moe_layers\" leaves out more layers than mx8 can list", where);
     }
@@ -129,8 +134,8 @@ enum mx8_status mx8i_read_llama4(const char *where, const json_t *object, struct
 int mx8i_write_llama4(json_t *object, const struct mx8_model_config *c) {
     const int chunked = c->every_n_layers_nope && c->fixed_attn_block_size < no_chunk;
     json_t *rope = json_array(), *types = json_array(), *moe = json_array();
-    int failed = json_object_set_new(object, "no_rope_layers", rope) | json_object_set_new(object, "layer_types", types) |
-                 json_object_set_new(object, "moe_layers", moe);
+    int failed = json_object_set_new(object, "no_rope_layers", rope) |
+                 json_object_set_new(object, "layer_types", types) | json_object_set_new(object, "moe_layers", moe);
     for (int64_t i = 0; i < c->n_layers && !failed; i++) {
         const int turns = mx8i_uses_rope(c, i);
         failed = json_array_append_new(rope, json_integer(turns)) |
@@ -139,7 +144,8 @@ int mx8i_write_llama4(json_t *object, const struct mx8_model_config *c) {
     }
     return failed | mx8i_write_hf_rope(object, c) |
            json_object_set_new(object, "interleave_moe_layer_step", json_integer(c->interleave_moe_layer_step)) |
-           json_object_set_new(object, "attention_chunk_size", json_integer(chunked ? c->fixed_attn_block_size : 8192)) |
+           json_object_set_new(
+               object, "attention_chunk_size", json_integer(chunked ? c->fixed_attn_block_size : 8192)) |
            json_object_set_new(object, "use_qk_norm", json_boolean(c->qk_norm == MX8_QK_NORM_L2)) |
            json_object_set_new(object, "attn_temperature_tuning", json_boolean(c->attn_temperature > 0)) |
            json_object_set_new(object, "attn_scale", json_real(c->attn_temperature > 0 ? c->attn_temperature : 0.1)) |

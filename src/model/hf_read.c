@@ -1,6 +1,6 @@
-/* Reading tensors through their layouts. Every matrix of ours, of one expert, is a view of some file: a start, a step from
- * row to row and one from column to column, and for RoPE by halves another order of the rows. Blocks of it are gathered
- * in either orientation; the same dtype is the same bits. */
+/* Reading tensors through their layouts. Every matrix of ours, of one expert, is a view of some file: a start, a step
+ * from row to row and one from column to column, and for RoPE by halves another order of the rows. Blocks of it are
+ * gathered in either orientation; the same dtype is the same bits. */
 #include <stdio.h>
 #include <string.h>
 #include "base/error.h"
@@ -23,7 +23,8 @@ void mx8i_format_weights_name(
     snprintf(name + used, (size_t)(128 - used), "%.*s", 127 - used, rest);
 }
 
-static enum mx8_status find_view(const struct mx8_weights *s, const struct mx8_param *p, int64_t expert, struct view *v) {
+static enum mx8_status find_view(
+    const struct mx8_weights *s, const struct mx8_param *p, int64_t expert, struct view *v) {
     int64_t layer, at = 0;
     char name[128];
     const struct mx8_hf_rule *rule = s->family ? mx8i_find_hf_rule(s->family, p->name, &layer) : NULL;
@@ -47,7 +48,8 @@ static enum mx8_status find_view(const struct mx8_weights *s, const struct mx8_p
     v->data = (const uint8_t *)e->data + (size_t)at * mx8_get_dtype_size(e->dtype);
     if (e->dtype != MX8_F8_E4M3 && e->dtype != MX8_F8_E5M2) return MX8_OK;
     snprintf(name, sizeof name, "%s.scale", p->name);
-    v->scales = (const uint8_t *)mx8i_find_weights_entry(s, name)->data + expert * N * ((K + MX8_BLOCK - 1) / MX8_BLOCK);
+    v->scales =
+        (const uint8_t *)mx8i_find_weights_entry(s, name)->data + expert * N * ((K + MX8_BLOCK - 1) / MX8_BLOCK);
     return MX8_OK;
 }
 
@@ -119,8 +121,8 @@ static void copy_rows(const struct view *v, const struct mx8_window *w, int64_t 
     for (int64_t r = w->r0; r < w->r1; r++) {
         int64_t row = w->halves ? unhalve(r, head) : r;
         if (v->head) row = halve(row, v->head);
-        memcpy((uint8_t *)out + (size_t)((r - w->r0) * ls) * size,
-            v->data + (size_t)(row * v->row_step + w->c0) * size, (size_t)(w->c1 - w->c0) * size);
+        memcpy((uint8_t *)out + (size_t)((r - w->r0) * ls) * size, v->data + (size_t)(row * v->row_step + w->c0) * size,
+            (size_t)(w->c1 - w->c0) * size);
     }
 }
 
@@ -147,12 +149,12 @@ enum mx8_status mx8i_read_window(const struct mx8_weights *s, const struct mx8_p
 }
 
 /* A flat range is whole rows but for the ends; a block of rows is read at once, so that tiles are tiles. */
-enum mx8_status mx8i_read_weights(const struct mx8_weights *s, const struct mx8_param *p, int64_t from, int64_t n,
-    int32_t dtype, void *out) {
+enum mx8_status mx8i_read_weights(
+    const struct mx8_weights *s, const struct mx8_param *p, int64_t from, int64_t n, int32_t dtype, void *out) {
     const int64_t N = p->ndim == 1 ? p->shape[0] : p->shape[p->ndim - 2], K = p->ndim == 1 ? 1 : p->shape[p->ndim - 1];
     if (from < 0 || n < 0 || from > p->count - n)
-        return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: elements %lld to %lld of %s, which has %lld", s->path, (long long)from,
-            (long long)(from + n), p->name, (long long)p->count);
+        return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: elements %lld to %lld of %s, which has %lld", s->path,
+            (long long)from, (long long)(from + n), p->name, (long long)p->count);
     while (n > 0) {
         struct mx8_window w = {.expert = from / (N * K), .c0 = from % K};
         w.r0 = from / K % N;

@@ -13,10 +13,8 @@ enum { MOST_JSON = 64 << 20, MOST_FILES = 100000 };
 /* ---- files ---- */
 
 static int exists(const char *folder, const char *name) {
-    char *path = mx8i_format_text("%s/%s", folder, name);
-    const int there = path && mx8i_is_file(path);
-    mx8i_release(path);
-    return there;
+    char path[4096];
+    return snprintf(path, sizeof path, "%s/%s", folder, name) < (int)sizeof path && mx8i_is_file(path);
 }
 
 static enum mx8_status read_text(const char *folder, const char *name, char **text) {
@@ -47,8 +45,8 @@ static enum mx8_status open_shards(struct mx8_weights *s, const char *folder, co
         const char *name = json_string_value(value);
         if (status != MX8_OK || (name && json_object_get(seen, name))) continue;
         if (!name || strchr(name, '/') || s->n_files >= MOST_FILES)
-            status = MX8_FAIL(MX8_FORMAT_ERROR, "%s/model.safetensors.index.json: \"%s\" has no file beside the index",
-                folder, key);
+            status = MX8_FAIL(
+                MX8_FORMAT_ERROR, "%s/model.safetensors.index.json: \"%s\" has no file beside the index", folder, key);
         else if (json_object_set_new(seen, name, json_true()))
             status = MX8_OUT_OF_MEMORY;
         else
@@ -67,10 +65,10 @@ static enum mx8_status open_index(struct mx8_weights *s, const char *folder) {
     json_t *index = json_loads(text, 0, &error);
     mx8i_release(text);
     const json_t *map = json_object_get(index, "weight_map");
-    enum mx8_status status =
-        json_is_object(map)
-            ? open_shards(s, folder, map)
-            : MX8_FAIL(MX8_FORMAT_ERROR, "%s/model.safetensors.index.json has no \"weight_map\": %s", folder, error.text);
+    enum mx8_status status = json_is_object(map)
+                                 ? open_shards(s, folder, map)
+                                 : MX8_FAIL(MX8_FORMAT_ERROR,
+                                       "%s/model.safetensors.index.json has no \"weight_map\": %s", folder, error.text);
     json_decref(index);
     return status;
 }
@@ -111,8 +109,7 @@ static enum mx8_status sort_entries(struct mx8_weights *s) {
 
 /* Place in s->sorted, -1 when there is no such tensor. */
 static int64_t find_index(const struct mx8_weights *s, const char *name) {
-    const struct mx8_st_entry **at =
-        bsearch(name, s->sorted, (size_t)s->n_entries, sizeof *s->sorted, compare_name);
+    const struct mx8_st_entry **at = bsearch(name, s->sorted, (size_t)s->n_entries, sizeof *s->sorted, compare_name);
     return at ? at - s->sorted : -1;
 }
 
@@ -148,8 +145,7 @@ static void format_shape(char text[64], int32_t ndim, const int64_t *shape) {
     snprintf(text + used, 64 - used, ")");
 }
 
-static void expect_entry(
-    struct check *c, const char *name, int32_t ndim, const int64_t *shape, const char *dtypes) {
+static void expect_entry(struct check *c, const char *name, int32_t ndim, const int64_t *shape, const char *dtypes) {
     char got[64], want[64];
     const int64_t i = find_index(c->s, name);
     if (i < 0) {
@@ -264,7 +260,8 @@ static enum mx8_status find_config(struct mx8_weights *s, const struct mx8_model
     }
     if (text) return mx8i_parse_config(s->path, text, &s->config);
     return MX8_FAIL(MX8_UNSUPPORTED,
-        "%s says nothing about its architecture: there is no config.json and no \"%s\" in its metadata; give it as options "
+        "%s says nothing about its architecture: there is no config.json and no \"%s\" in its metadata; give it as "
+        "options "
         "(--model.flavor and what else differs)",
         s->path, MX8_CONFIG_KEY);
 }

@@ -84,6 +84,8 @@ struct mx8_model {
     /* of the walk in progress */
     int32_t planning, keep /* this layer's activations outlive its forward */, accumulate;
     float loss_scale;
+    int64_t logits_from;                  /* validation: the first position whose logits are asked for */
+    int32_t logits_only;                  /* and no loss */
     struct mx8_tensor stream_h, stream_f; /* between layers: out = h + f; h lives here unless kept */
     struct mx8_tensor last_h;             /* the h of the layer before */
     struct mx8_dump *dump;                /* NULL: none */

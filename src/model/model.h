@@ -39,6 +39,7 @@ void mx8i_free_model(struct mx8_model *m); /* arenas too; accepts NULL */
 const struct mx8_memory_plan *mx8i_get_memory_plan(const struct mx8_model *m, struct mx8_context *ctx); /* ctx: scratch size; may be NULL */
 const struct mx8_param_table *mx8i_get_params(const struct mx8_model *m);
 const struct mx8_model_config *mx8i_get_config(const struct mx8_model *m);
+int64_t mx8i_get_sequence_length(const struct mx8_model *m); /* as planned */
 
 /* Arenas on the context's device. OUT_OF_MEMORY says what was asked for, per purpose, and which options shrink it. */
 enum mx8_status mx8i_allocate_model(struct mx8_model *m, struct mx8_context *ctx);
@@ -63,6 +64,10 @@ enum mx8_status mx8i_forward_backward(struct mx8_model *m, const int32_t *tokens
 /* Forward only (validation): no gradients, no counts. logits (T,V) f32 host, may be NULL. */
 enum mx8_status mx8i_forward(struct mx8_model *m, const int32_t *tokens, const int32_t *targets, const int32_t *docs,
                              float loss_scale, double *loss, float *logits);
+
+/* One sequence of n tokens, at most seq_len, whatever batch was planned: logits of positions [from, n) as (n - from, V) f32
+ * on the host, no loss. Costs what its length costs, not what was planned. */
+enum mx8_status mx8i_compute_logits(struct mx8_model *m, const int32_t *tokens, int64_t n, int64_t from, float *logits);
 
 /* Expert load of MoE layer i (0-based among MoE layers) since the last update: counts[E], host. */
 int64_t mx8i_count_moe_layers(const struct mx8_model *m);
@@ -89,5 +94,7 @@ void mx8i_set_dump(struct mx8_model *m, struct mx8_dump *dump);
  * in one error; expert_bias buffers are loaded when present (absent: zero, said in the log) and always saved. */
 enum mx8_status mx8i_load_weights(struct mx8_model *m, const char *path, const struct mx8_log *log);
 enum mx8_status mx8i_save_weights(struct mx8_model *m, const char *path, int32_t dtype);
+/* From a Hugging Face folder, or anything else that hf.h opens; the architectures must agree. */
+enum mx8_status mx8i_load_open_weights(struct mx8_model *m, const char *path, const struct mx8_log *log);
 
 #endif

@@ -115,7 +115,7 @@ static enum mx8_status download_logits(
     part.hp.data = (uint8_t *)h.data + (size_t)(from * D) * mx8_get_dtype_size(m->recipe.dtype);
     MX8_TRY(mx8i_run_linear(m, y, &part, m->head, MX8_ABSENT));
     if (wide.data != y.data) MX8_TRY(x->k->cast(x, wide.data, MX8_F32, y.data, m->recipe.dtype, rows * V));
-    return x->k->download(x, logits + from * V, wide.data, (size_t)(rows * V) * sizeof(float));
+    return x->k->download(x, logits + (from - m->logits_from) * V, wide.data, (size_t)(rows * V) * sizeof(float));
 }
 
 enum mx8_status mx8i_walk_validation(struct mx8_model *m, float *logits) {
@@ -132,9 +132,9 @@ enum mx8_status mx8i_walk_validation(struct mx8_model *m, float *logits) {
         m->saved.used = mark;
     }
     MX8_TRY(run_final_norm(m, &y, &rstd, &sum));
-    MX8_TRY(run_head(m, y, MX8_ABSENT));
+    if (!m->logits_only) MX8_TRY(run_head(m, y, MX8_ABSENT));
     if (!logits && !m->planning) return MX8_OK;
-    for (int64_t from = 0; from < m->T; from += m->logit_rows) {
+    for (int64_t from = m->logits_from; from < m->T; from += m->logit_rows) {
         int64_t rows = m->T - from < m->logit_rows ? m->T - from : m->logit_rows;
         MX8_TRY(download_logits(m, y, from, rows, logits));
     }

@@ -1,21 +1,12 @@
 /* From the option table to the architecture: the flavor's preset, then whatever was set on top of it. */
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/error.h"
 #include "train/resolve.h"
 
-enum { DENSE_LAYERS_SIZE = sizeof((struct mx8_model_config *)0)->dense_layers };
-
-static void list_layer(void *user, const char *text) {
-    char *list = user;
-    size_t used = strlen(list);
-    snprintf(list + used, DENSE_LAYERS_SIZE - used, used ? ",%s" : "%s", text);
-}
-
 /* What the option says becomes the field; a word such as "none" becomes the field's `none`. */
-static void apply_override(
+static enum mx8_status apply_override(
     const struct mx8_options *o, const struct mx8_config_field *f, struct mx8_model_config *config) {
     void *field = (char *)config + f->at;
     switch (f->type) {
@@ -36,15 +27,14 @@ static void apply_override(
         *(int32_t *)field = mx8i_find_choice(f->choices, mx8i_get_text(o, f->key));
         break;
     case MX8_FIELD_TEXT:
-        *(char *)field = 0;
-        mx8i_get_list(o, f->key, list_layer, field);
-        break;
+        return mx8i_join_list(o, f->key, field, f->size);
     }
+    return MX8_OK;
 }
 
 enum mx8_status mx8i_override_config(const struct mx8_options *o, struct mx8_model_config *config) {
     for (int32_t i = 0; i < mx8i_config_field_count; i++)
-        if (mx8i_is_set(o, mx8i_config_fields[i].key)) apply_override(o, &mx8i_config_fields[i], config);
+        if (mx8i_is_set(o, mx8i_config_fields[i].key)) MX8_TRY(apply_override(o, &mx8i_config_fields[i], config));
     if (mx8i_is_set(o, "model.n_kv_heads") && config->n_kv_heads == 0) config->n_kv_heads = config->n_heads;
     return mx8i_check_config(config);
 }

@@ -1,72 +1,10 @@
 /* The options that Llama 4, Qwen3, OLMoE and Mixtral need beyond torchtitan's model: gradients of whole models against
  * central differences of their own loss, what must not change the bits, and configurations in and out of JSON.
  * tests/python/test_families.py compares the same models with `transformers`. */
-#include "model_helpers.h"
+#include "families.h"
 #include "base/memory.h"
 
 static const struct mx8_model_options small = {.batch = 2, .seq_len = 12};
-
-static struct mx8_model_config make_base(void) {
-    struct mx8_model_config c = make_tiny_config();
-    c.dim = 32;
-    c.n_layers = 2;
-    c.head_dim = 16; /* 64 wide attention on 32 wide layers, and the other way round in OLMoE */
-    c.vocab_size = 64;
-    c.expert_hidden = 24;
-    c.dense_hidden = 40;
-    c.load_balance_coeff = (double)NAN;
-    c.norm_eps = 1e-2; /* large enough that a norm without it would be seen */
-    return c;
-}
-
-static struct mx8_model_config make_llama4(void) {
-    struct mx8_model_config c = make_base();
-    c.n_layers = 3;
-    c.qk_norm = MX8_QK_NORM_L2;
-    c.every_n_layers_nope = 2;
-    c.nope_layer_offset = 1;
-    c.fixed_attn_block_size = 8;
-    c.attn_temperature = 0.7;
-    c.attn_temperature_floor = 4;
-    c.rope_factor = 4;
-    c.rope_original_len = 16;
-    c.interleave_moe_layer_step = 2;
-    return c;
-}
-
-static struct mx8_model_config make_qwen3(void) {
-    struct mx8_model_config c = make_base();
-    c.n_layers = 3;
-    c.qk_norm = MX8_QK_NORM_HEAD;
-    c.score_func = MX8_SCORE_SOFTMAX;
-    c.score_before_experts = 0;
-    c.num_shared_experts = 0;
-    c.top_k = 2;
-    c.route_norm = 1;
-    snprintf(c.dense_layers, sizeof c.dense_layers, "1");
-    return c;
-}
-
-static struct mx8_model_config make_olmoe(void) {
-    struct mx8_model_config c = make_qwen3();
-    c.head_dim = 4;
-    c.dense_layers[0] = 0;
-    c.qk_norm = MX8_QK_NORM_PROJECTION;
-    c.clip_qkv = 1.2;
-    c.route_norm = 0;
-    return c;
-}
-
-static struct mx8_model_config make_clamped(void) { /* clamped without a norm */
-    struct mx8_model_config c = make_qwen3();
-    c.qk_norm = MX8_QK_NORM_NONE;
-    c.clip_qkv = 0.8;
-    return c;
-}
-
-static struct mx8_model_config (*const families[])(void) = {make_llama4, make_qwen3, make_olmoe, make_clamped};
-static const char *const family_names[] = {"llama4", "qwen3", "olmoe", "clamped"};
-enum { FAMILIES = 4 };
 
 /* Norm weights off one, so that a forgotten weight is seen. */
 static void disturb_norms(struct subject *s) {
@@ -161,7 +99,6 @@ static void test_what_changes_no_bit(void **state) {
     for (int i = 0; i < FAMILIES * 3; i++) {
         struct mx8_model_config c = families[i / 3]();
         c.dim = c.expert_hidden = c.dense_hidden = 64; /* MXFP8 wants multiples of 32 */
-        if (c.head_dim == 4) c.head_dim = 16;
         struct subject plain = make_subject(&c, recipes[i % 3], small, 1);
         int32_t *ids = make_tokens(plain.T, c.vocab_size, 2);
         double loss = run_step(&plain, ids, NULL);
