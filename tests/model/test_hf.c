@@ -145,6 +145,8 @@ static void test_layouts(void **state) {
         assert_true(k_proj[(h * d + n % 2 * (d / 2) + n / 2) * D + k] == wk[(h * d + n) * D + k]);
     }
     assert_memory_equal(find_values(&st, "model.layers.2.self_attn.o_proj.weight", D * 64), wo, (size_t)(D * 64) * 4);
+    assert_memory_equal(find_values(&st, "model.layers.2.self_attn.v_proj.weight", 2 * d * D),
+        get_master(&q, "layers.2.attention.wv.weight"), (size_t)(2 * d * D) * 4);
     const float *up = find_values(&st, "model.layers.2.mlp.experts.3.up_proj.weight", F * D);
     assert_memory_equal(up, get_master(&q, "layers.2.moe.experts.w3") + 3 * F * D, (size_t)(F * D) * 4);
     mx8i_close_safetensors(&st);
