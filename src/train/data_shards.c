@@ -219,9 +219,9 @@ enum mx8_status mx8i_open_shards(struct mx8_source *s) {
     mx8i_release_list(paths, count);
     MX8_TRY(status);
     MX8_TRY(choose_document_end(s));
-    s->description = mx8i_format_text("%lld token %s, %.2f M tokens under %s%s", (long long)s->shards.count,
-        s->shards.count == 1 ? "shard" : "shards", (double)s->total / 1e6, s->path,
-        s->ids.incomplete ? " (mx8 tokenize has not finished there)" : "");
+    s->description = mx8i_format_text("%lld token %s, %.2f M tokens under %s, documents end with %lld%s",
+        (long long)s->shards.count, s->shards.count == 1 ? "shard" : "shards", (double)s->total / 1e6, s->path,
+        (long long)s->ids.document_end, s->ids.incomplete ? " (mx8 tokenize has not finished there)" : "");
     s->read = read_shards;
     return MX8_OK;
 }

@@ -54,6 +54,11 @@ has out '^total'
 printf '[training]\nsteps = 3\ndataset_path = "corpus"\n' >job.toml
 expect 0 train --job.config_file job.toml $tiny --training.steps 2 --job.dump_folder=toml
 [ "$(wc -l <toml/metrics.jsonl)" = 2 ] || fail "the flag did not win over the TOML file"
+printf '[training]\nsteps = 1\ndataset_path = ["corpus=0.25", "held=0.75"]\n' >job.toml
+expect 0 train $tiny --training.dataset_path=corpus --job.config_file job.toml --job.dump_folder=list
+has_not out 'under held'
+expect 0 train $(echo "$tiny" | sed 's/--training.dataset_path=corpus//') --job.config_file job.toml --job.dump_folder=list
+has out 'Data: 25\.0 % of 2 files, .* under corpus; 75\.0 % of 1 file, .* under held, '
 printf '[training]\nsteps = "three"\n' >job.toml
 expect 2 train --job.config_file job.toml
 has err 'job\.toml'

@@ -193,6 +193,7 @@ static void test_document_ends(void **state) {
     write_manifest(in_folder(&f, "manifest.json"), TOKENIZER("aa", "290", "7"), LISTED, "true");
     d = open_options(&o);
     assert_int_equal(find_document_end(d), 7);
+    assert_non_null(strstr(mx8i_describe_data(d), "documents end with 7"));
     assert_null(strstr(mx8i_describe_data(d), "has not finished"));
     mx8i_close_data(d);
     d = open_options(&single);
