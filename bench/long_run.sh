@@ -1,5 +1,5 @@
 #!/bin/sh
-# Does MXFP8 learn the same over thousands of steps? A MoE of 213 M parameters, 101 M active, on at least 200 MB of text
+# Does MXFP8 learn the same over thousands of steps? A MoE of 215 M parameters, 101 M active, on at least 200 MB of text
 # that the machine has: bf16, MXFP8 on experts and dense layers, and the head too, from the same start on the same batches;
 # loss on held-out files while training and at the end.
 #

@@ -70,6 +70,9 @@ common="--job.device=$device --model.flavor=demo $model --moe.top_k=1 --optimize
     --lr_scheduler.warmup_steps=$warmup --training.steps=$steps --metrics.log_freq=1000000
     --activation_checkpoint.mode=none --debug.outlier_channels=$outliers"
 
+# Whose operands bench_sqnr reads.
+linears=layers.1.attention.wq,layers.1.attention.wo,layers.1.moe.experts,layers.1.moe.shared_experts.w2
+
 # name; what the table says; flags
 mx="--model.converters=mx --mx.recipe_name=mxfp8 --mx.moe_fqns_prototype=experts --mx.filter_fqns=output,router.gate"
 plain="--mx.scale_group=32 --mx.col_tile_rows=1 --mx.weight_scale_group=32 --mx.weight_tile_rows=1"
@@ -109,7 +112,7 @@ run_training() {
         recipes | while IFS='|' read -r name label flags; do
             printf '\rseed %s of %s: %-10s' "$seed" "$seeds" "$name" >&2
             dump=
-            [ "$name:$seed" != bf16:1 ] || dump="--debug.dump_tensors=$steps:$out/tensors --debug.dump_fqns=layers.1"
+            [ "$name:$seed" != bf16:1 ] || dump="--debug.dump_tensors=$steps:$out/planted --debug.dump_fqns=$linears"
             train "seed-$seed/$name" $common $flags $dump --training.seed="$seed"
         done
         seed=$((seed + 1))
@@ -132,12 +135,12 @@ run_training() {
 # shellcheck disable=SC2086 # lists of flags
 run_sqnr() {
     set -- --size "$size" --json "$out/sqnr.json"
-    [ ! -d "$out/tensors" ] || set -- "$@" --tensors "$out/tensors"
+    [ ! -d "$out/planted" ] || set -- "$@" --tensors "$out/planted"
     if [ -n "$wide" ]; then
         printf 'a wider model in bf16\n' >&2
         train wide $common $wide --training.steps=$wide_steps --training.seed=1 \
-            --debug.dump_tensors=$wide_steps:"$out/wide-tensors" --debug.dump_fqns=layers.2.attention.wq,layers.2.attention.wo,layers.2.moe.experts
-        set -- "$@" --tensors "$out/wide-tensors"
+            --debug.outlier_channels= --debug.dump_tensors=$wide_steps:"$out/plain" --debug.dump_fqns="$linears"
+        set -- "$@" --tensors "$out/plain"
     fi
     "$build/bench_sqnr" "$@" >"$out/sqnr.md"
     cat "$out/sqnr.md"

@@ -8,8 +8,8 @@
  * values before quantization in f64. SQNR of an output column: its squared sum over that of the error. A cell is the
  * median over columns / the worst column. Quantizers and scale rules are the library's own; sums are exact (f64) unless
  * a column says otherwise. --tensors adds the files of a folder that debug.dump_tensors wrote (of experts: the one with
- * the most tokens). Balanced: the weights of wide channels are as much smaller, so that narrow channels count in Y as
- * much as wide ones. Prints Markdown. */
+ * the most tokens); --only WORD is of the formulas. Balanced: the weights of wide channels are as much smaller, so that
+ * narrow channels count in Y as much as wide ones. Prints Markdown. */
 #include <omp.h>
 #include "base/file.h"
 #include "formats/fp8_accumulator.h"

@@ -90,8 +90,9 @@ static inline void pick_expert(struct source *s, const struct mx8_st_entry *offs
 /* One file of debug.dump_tensors. Returns 0 and says why when it is none. */
 static inline int open_source(const char *path, struct source *s) {
     *s = (struct source){.file = calloc(1, sizeof *s->file)};
-    const char *slash = strrchr(path, '/');
-    snprintf(s->name, sizeof s->name, "%s", slash ? slash + 1 : path);
+    const char *start = strrchr(path, '/'); /* the name with its folder's */
+    while (start && start > path && start[-1] != '/') start--;
+    snprintf(s->name, sizeof s->name, "%s", start ? start : path);
     char *suffix = strstr(s->name, ".safetensors");
     if (suffix) *suffix = 0;
     if (!s->file || mx8i_open_safetensors(path, s->file) != MX8_OK) {

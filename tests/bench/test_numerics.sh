@@ -47,7 +47,7 @@ has study/numerics.md '^\| control: 1x32, gradients in E5M2 \| [0-9.]+ \| [+-][0
 [ "$(grep -c '"name"' study/numerics.json)" = 9 ] || fail "numerics.json has not nine recipes"
 has study/gaps.svg '</svg>'
 has study/seed-1.html '</html>'
-has study/sqnr.md 'layers\.1\.moe\.experts\.w2'
+has study/sqnr.md 'planted/layers\.1\.moe\.experts\.w2'
 for recipe in floor e5m2 reused hopper group128 group256 tile128; do
     if cmp -s study/seed-1/canonical/metrics.jsonl study/seed-1/$recipe/metrics.jsonl; then fail "$recipe is canonical"; fi
 done
