@@ -1,19 +1,31 @@
 #!/bin/sh
 # Installs what is missing, builds mx8 with warnings as errors, runs the quick tests, and runs them once more under the
-# address and undefined-behaviour sanitizers. `./test.sh quick` leaves the second round out; `./test.sh python` tests the
-# Python package instead, in an environment that it makes for itself.
+# address and undefined-behaviour sanitizers. Others, by name:
+#     quick      without the second round
+#     full       both rounds, the tests labelled `full`, valgrind and the thread sanitizer
+#     python     the Python package, in an environment that it makes for itself
+#     soak       the fuzz targets, ten million inputs each; `soak RUNS TARGET...` for less
+#     lint       clang-tidy, cppcheck and shellcheck, where they are installed
+#     coverage   lines that the quick tests run, by floor
 set -eu
 cd "$(dirname "$0")"
 . scripts/setup.sh
 
 case "${1-all}" in
-all | quick) ;;
+all | quick | full) ;;
+soak | lint | coverage)
+    command=$1
+    shift
+    # shellcheck disable=SC2086 # a list of words
+    install_packages $base_packages $test_packages
+    exec "scripts/$command.sh" "$@"
+    ;;
 python)
     shift
     exec scripts/python.sh "$@"
     ;;
 *)
-    echo "usage: ./test.sh [quick | python]" >&2
+    echo "usage: ./test.sh [quick | full | python | soak | lint | coverage]" >&2
     exit 2
     ;;
 esac
@@ -30,4 +42,5 @@ export OMP_WAIT_POLICY=passive # tests run side by side: a waiting thread must n
 
 run_round build
 [ "${1-all}" = quick ] || run_round build-asan -DMX8_SANITIZE=address,undefined
+[ "${1-all}" != full ] || scripts/deep.sh
 echo "All tests passed."

@@ -56,6 +56,10 @@ static enum mx8_status infer_router_backward(struct mx8_op_call *call) {
     struct mx8_dims d;
     int32_t dtype;
     MX8_TRY(mx8i_bind_inputs(&d, "router", call, &router_backward_pass, 0, router_backward_pass.n_in));
+    if (mx8i_get_dim(&d, 'J') > mx8i_get_dim(&d, 'E'))
+        return MX8_FAIL(MX8_INVALID_ARGUMENT,
+            "router: dweights has %lld columns, expected at most %lld (columns of scores)",
+            (long long)mx8i_get_dim(&d, 'J'), (long long)mx8i_get_dim(&d, 'E'));
     MX8_TRY(mx8i_check_choice("router", "score_func", call->options.score_func, MX8_SCORE_SOFTMAX + 1));
     MX8_TRY(mx8i_choose_dtype("router", &call->options, MX8_F32, &dtype));
     mx8i_clear_outputs(call, &router_backward_pass, 0);
