@@ -28,6 +28,7 @@ int mx8i_run_quantize(int argc, char **argv);
 int mx8i_run_tokenize(int argc, char **argv);
 int mx8i_run_detokenize(int argc, char **argv);
 int mx8i_run_inspect(int argc, char **argv);
+int mx8i_run_conformance(int argc, char **argv);
 int mx8i_run_completion(int argc, char **argv);
 int mx8i_run_man(int argc, char **argv);
 

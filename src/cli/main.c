@@ -16,6 +16,7 @@ const struct mx8_command mx8i_commands[] = {
     {"quantize", "quantize a safetensors file to MXFP8", mx8i_run_quantize},
     {"info", "show what this machine has and what mx8 makes of it", mx8i_run_info},
     {"ops", "list the operators", mx8i_run_ops},
+    {"conformance", "write test vectors of MXFP8, or check results of them", mx8i_run_conformance},
     {"completion", "print a completion script for bash or zsh", mx8i_run_completion},
     {"man", "print the manual page", mx8i_run_man},
 };
@@ -27,7 +28,7 @@ static void print_usage(FILE *out) {
         "mx8 %s: trains mixture-of-experts language models in MXFP8\n\n"
         "usage: mx8 COMMAND [FLAGS]\n\n",
         mx8_get_version_text());
-    for (int i = 0; i < N_COMMANDS; i++) fprintf(out, "  %-10s %s\n", mx8i_commands[i].name, mx8i_commands[i].summary);
+    for (int i = 0; i < N_COMMANDS; i++) fprintf(out, "  %-11s %s\n", mx8i_commands[i].name, mx8i_commands[i].summary);
     fprintf(out, "\n  mx8 COMMAND --help explains a command, mx8 --version prints the version\n"
                  "  exit codes: 0 done, 1 failed, 2 wrong command line, 130 interrupted with nothing saved\n");
 }
