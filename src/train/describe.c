@@ -3,6 +3,7 @@
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "train/checkpoint.h"
 #include "train/describe.h"
 #include "train/logline.h"
 #include "train/optimizer.h"
@@ -103,8 +104,20 @@ size_t mx8i_count_batch_bytes(const struct mx8_job *job) {
     return mx8i_count_prefetch_bytes(&options, job->model.seq_len) + mx8i_count_validation_bytes(job);
 }
 
+/* Masters and moments with their gaps, then what a checkpoint has beside them: for each MoE layer a bias and counts,
+ * and the losses of all steps. */
+size_t mx8i_count_snapshot_plan(const struct mx8_job *job, const struct mx8_memory_plan *plan) {
+    const struct mx8_model_config *c = &job->config;
+    if (!job->checkpoint.enable || !job->checkpoint.async) return 0;
+    size_t layer = (size_t)c->num_experts * (sizeof(float) + sizeof(int64_t)) + MX8_SNAPSHOT_ALIGNMENT, layers = 0;
+    for (int64_t i = 0; i < c->n_layers; i++) layers += mx8i_is_moe_layer(c, i) != 0;
+    return plan->masters + plan->moments + layers * layer + (size_t)job->steps * sizeof(double) +
+           4 * MX8_SNAPSHOT_ALIGNMENT;
+}
+
 int64_t mx8i_count_job_bytes(const struct mx8_job *job, const struct mx8_memory_plan *plan) {
-    return (int64_t)(plan->total + mx8i_count_batch_bytes(job) + MX8_OPTIMIZER_BYTES);
+    size_t snapshot = job->device ? 0 : mx8i_count_snapshot_plan(job, plan);
+    return (int64_t)(plan->total + mx8i_count_batch_bytes(job) + MX8_OPTIMIZER_BYTES + snapshot);
 }
 
 static void log_bytes(const struct mx8_log *out, const char *purpose, const char *what, size_t bytes) {
@@ -131,6 +144,11 @@ enum mx8_status mx8i_describe_plan(const struct mx8_job *job, struct mx8_context
     log_bytes(out, "workspace", "of the device or the threads", p->workspace);
     log_bytes(out, "buffers", "expert bias and step inputs", p->buffers);
     log_bytes(out, "batch", "tokens being read, optimizer scalars", mx8i_count_batch_bytes(job) + MX8_OPTIMIZER_BYTES);
+    size_t snapshot = mx8i_count_snapshot_plan(job, p);
+    if (snapshot)
+        log_bytes(out, "snapshot",
+            job->device ? "host memory, a copy to be saved, not in the total" : "a copy to be saved in the background",
+            snapshot);
     log_bytes(out, "total", "held from start to end", (size_t)mx8i_count_job_bytes(job, p));
     mx8i_free_model(model);
     return MX8_OK;

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/folder.h"
 #include "base/memory.h"
+#include "train/describe.h"
 #include "train/facts.h"
 #include "train/run_state.h"
 
@@ -19,11 +20,7 @@ enum mx8_status mx8i_start_saving(struct mx8_run *r) {
     struct mx8_state state;
     if (!o->enable) return MX8_OK;
     if (!r->store.folder) MX8_TRY(mx8i_open_store(r->checkpoint_folder, &r->store));
-    int64_t n_losses = r->n_losses;
-    r->n_losses = r->job->steps > n_losses ? r->job->steps : n_losses; /* the most there will be */
-    enum mx8_status status = mx8i_describe_state(r, MX8_CHECKPOINT_FULL, 0, &state);
-    r->n_losses = n_losses;
-    MX8_TRY(status);
+    MX8_TRY(mx8i_describe_state(r, MX8_CHECKPOINT_FULL, 0, &state));
     check_space(r, mx8i_count_state_bytes(&state));
     struct mx8_saver_options options = {.store = &r->store,
         .x = &r->ctx->exec,
@@ -31,7 +28,7 @@ enum mx8_status mx8i_start_saving(struct mx8_run *r) {
         .metrics_path = r->metrics.path,
         .keep = o->keep,
         .shard_bytes = o->shard_bytes,
-        .snapshot_bytes = o->async ? mx8i_count_snapshot_bytes(&state) : 0};
+        .snapshot_bytes = mx8i_count_snapshot_plan(r->job, mx8i_get_memory_plan(r->model, r->ctx))};
     mx8i_free_state(&state);
     return mx8i_open_saver(&options, &r->saver);
 }

@@ -3,6 +3,9 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/folder.h"
@@ -33,7 +36,10 @@ enum mx8_status mx8i_open_saver(const struct mx8_saver_options *o, struct mx8_sa
     if (!o->snapshot_bytes) return MX8_OK;
     s->snapshot = mx8i_allocate_aligned(
         o->snapshot_bytes, MX8_SNAPSHOT_ALIGNMENT, "a copy of the state (checkpoint.async_mode=async)");
-    if (s->snapshot) return MX8_OK;
+    if (s->snapshot) {
+        memset(s->snapshot, 0, o->snapshot_bytes); /* now, so that the first save does not wait for pages */
+        return MX8_OK;
+    }
     mx8i_release(s);
     *out = NULL;
     return MX8_OUT_OF_MEMORY;
@@ -86,6 +92,8 @@ static enum mx8_status write_checkpoint(struct mx8_saver *s) {
 
 static void *write_in_background(void *user) {
     struct mx8_saver *s = user;
+    /* a thread of its own priority, on Linux: training comes first where cores are few */
+    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 10);
     s->status = write_checkpoint(s);
     if (s->status != MX8_OK) snprintf(s->error, sizeof s->error, "%s", mx8_get_last_error());
     atomic_store(&s->finished, 1);

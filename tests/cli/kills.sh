@@ -37,7 +37,7 @@ kill_often() {
     echo "MX8_TEST_SEED=$seed gives these moments again"
     awk -v seed="$seed" -v n="$1" \
         'BEGIN { srand(seed); for (i = 0; i < n; i++) printf "%.3f\n", 0.02 + 0.3 * rand() }' >moments
-    killed=0 ended=0 saved=0
+    killed=0 ended=0 saved=0 inside=0
     while read -r moment; do
         newest=$(newest_step)
         mode=disabled
@@ -51,7 +51,11 @@ kill_often() {
         wait $job 2>/dev/null || code=$?
         case $code in
         0) check_start "$newest" && check_end ;;
-        137) check_start "$newest" ;;
+        137)
+            check_start "$newest"
+            [ -z "$(ls -d victim/checkpoint/.saving-* victim/checkpoint/.removing-* 2>/dev/null)" ] ||
+                inside=$((inside + 1))
+            ;;
         *) fail "exit code $code after kill $killed" ;;
         esac
         [ -z "$newest" ] || saved=$((saved + 1))
@@ -61,6 +65,6 @@ kill_often() {
     expect 0 train $kills_job $kills_save --job.dump_folder=victim
     check_start "$newest"
     check_end
-    echo "killed $killed times, $saved starts from a checkpoint, $ended whole runs"
+    echo "killed $killed times, $inside while saving; $saved starts from a checkpoint, $ended whole runs"
     [ $((4 * saved)) -ge "$killed" ] || fail "most kills came before the first checkpoint: nothing was tested"
 }

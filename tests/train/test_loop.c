@@ -214,7 +214,8 @@ static void test_document_mask(void **state) {
 
 static void test_plan_is_what_is_used(void **state) {
     (void)state;
-    static const char *const flags[][4] = {{F32}, {"--activation_checkpoint.mode=none"}, {MXFP8}};
+    static const char *const flags[][5] = {{F32}, {"--activation_checkpoint.mode=none"}, {MXFP8},
+        {F32, "--checkpoint.enable", "--checkpoint.async_mode=async", "--checkpoint.interval=2"}};
     struct folder out = make_folder();
     for (size_t i = 0; i < COUNT(flags); i++) {
         struct outcome *o = make_outcome();
@@ -229,7 +230,8 @@ static void test_plan_is_what_is_used(void **state) {
         assert_ok(mx8_create_context(&(struct mx8_context_options){.threads = 1}, &ctx));
         assert_ok(mx8i_describe_plan(&job, ctx, &log));
         assert_true(match_number(plan.text, "total +([0-9,]+) bytes") == (double)o->step[0].memory);
-        assert_true(match_number(plan.text, "batch +([0-9,]+) bytes") == 2 * 2 * 4 * 128 + 64); /* int32 pairs, two batches; scalars */
+        assert_true(match_number(plan.text, "batch +([0-9,]+) bytes") ==
+                    2 * 2 * 4 * 128 + 64); /* int32 pairs, two batches; scalars */
         double sum = 0;
         for (char *rest = plan.text, *line; (line = strsep(&rest, "\n"));) {
             double bytes = match_number(line, "^[a-z]+ +([0-9,]+) bytes");
