@@ -4,41 +4,23 @@
 
 #include <math.h>
 
-void mx8i_philox(uint64_t seed, uint64_t stream, uint64_t n, uint32_t out[4]) {
-    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-    uint32_t c0 = (uint32_t)n, c1 = (uint32_t)(n >> 32), c2 = (uint32_t)stream, c3 = (uint32_t)(stream >> 32);
-    for (int round = 0; round < 10; round++) {
-        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
-        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
-        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
-        c1 = (uint32_t)p1;
-        c3 = (uint32_t)p0;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    out[0] = c0;
-    out[1] = c1;
-    out[2] = c2;
-    out[3] = c3;
-}
+#include "base/normal.h"
 
-/* 52 bits and a half step: exact in a double, never 0 and never 1. */
-static double make_uniform(uint32_t low, uint32_t high) {
-    uint64_t bits = ((uint64_t)high << 32 | low) >> 12;
-    return ((double)bits + 0.5) * 0x1p-52;
+void mx8i_philox(uint64_t seed, uint64_t stream, uint64_t n, uint32_t out[4]) {
+    mx8i_make_philox(seed, stream, n, out);
 }
 
 double mx8i_random_uniform(uint64_t seed, uint64_t stream, uint64_t n) {
     uint32_t word[4];
     mx8i_philox(seed, stream, n, word);
-    return make_uniform(word[0], word[1]);
+    return mx8i_make_uniform(word[0], word[1]);
 }
 
 double mx8i_random_normal(uint64_t seed, uint64_t stream, uint64_t n) {
     const double two_pi = 6.283185307179586476925;
     uint32_t word[4];
     mx8i_philox(seed, stream, n, word);
-    return sqrt(-2.0 * log(make_uniform(word[0], word[1]))) * cos(two_pi * make_uniform(word[2], word[3]));
+    return sqrt(-2.0 * log(mx8i_make_uniform(word[0], word[1]))) * cos(two_pi * mx8i_make_uniform(word[2], word[3]));
 }
 
 /* Coefficients of P. J. Acklam's rational approximation, relative error 1.15e-9 before the Halley step. */

@@ -17,6 +17,7 @@
 #include "formats/jobs.h" /* quantize, dequantize, layout and padding jobs */
 
 struct mx8_kernels;
+struct mx8_profile;
 
 /* Where and how a kernel runs. */
 struct mx8_exec {
@@ -27,6 +28,7 @@ struct mx8_exec {
     void *scratch;        /* k->scratch_size(threads) bytes, 4096-aligned, owned by the context; contents undefined */
     size_t scratch_bytes;
     void *backend;        /* what the backend keeps per context (CUDA handles, device properties); NULL on the CPU */
+    struct mx8_profile *profile; /* kernels/profile.h: times every call of the table; NULL: none */
 };
 
 /* ---- matrix products ---- */
@@ -140,6 +142,19 @@ struct mx8_embedding_job {
  * when grad: logits become (softmax - onehot) * scale in place (0 rows where target < 0). */
 struct mx8_cross_entropy_job {
     int64_t T, V, ls; int32_t dtype, grad; float scale; void *logits; const int32_t *targets; float *losses;
+    struct mx8_row_softmax *rows; /* (T), may be NULL: what quantize_from makes the gradient of, instead of grad */
+};
+/* The gradient's row: element v is exp(l[v] - max) * factor, and `hit` at the target; all zero where target < 0. */
+struct mx8_row_softmax { float max, factor, hit; int32_t target; };
+
+/* What a quantizer reads where no matrix is stored: values made as they are read and rounded to the job's src_dtype, so
+ * that the codes are those of the stored matrix. j->src and its strides are not used. */
+enum mx8_quant_source_kind { MX8_FROM_SWIGLU, MX8_FROM_PERMUTE, MX8_FROM_SOFTMAX };
+struct mx8_quant_source {
+    enum mx8_quant_source_kind kind;
+    const void *a, *b; int64_t a_ls, b_ls;           /* swiglu: gate, up; permute: x; softmax: logits */
+    const int32_t *order; const float *weights; int32_t k; /* permute: row p is x[order[p]/k] (* weights[order[p]]) */
+    const struct mx8_row_softmax *rows;              /* softmax */
 };
 
 /* AdamW with decoupled decay: g = grad * *grad_scale; m, v, master updated; copy (dtype copy_dtype, may be NULL) gets the
@@ -148,6 +163,13 @@ struct mx8_cross_entropy_job {
 struct mx8_adamw_job {
     int64_t n; float lr, beta1, beta2, eps, weight_decay, bias1, bias2; const float *grad_scale;
     float *master, *m, *v; const float *grad; void *copy; int32_t copy_dtype;
+    const float *state; /* device, may be NULL: lr, bias1, bias2, read in place of the three values (CUDA graphs) */
+};
+
+/* out[i] = std * inverse normal distribution function(low + width * u[first + i]), u the uniforms of a Philox stream
+ * (base/normal.h): initial weights, the same bits on every device. */
+struct mx8_normal_job {
+    float *out; int64_t n; uint64_t seed, stream, first; double std, low, width;
 };
 
 struct mx8_kernels {
@@ -161,6 +183,11 @@ struct mx8_kernels {
     enum mx8_status (*copy)(const struct mx8_exec *x, void *dst, const void *src, size_t bytes);
     enum mx8_status (*fill)(const struct mx8_exec *x, void *dst, int32_t byte, size_t bytes);
     enum mx8_status (*synchronize)(const struct mx8_exec *x);
+    /* Moments at which all that was asked for before is done. *timer (NULL at first) grows with the largest index; reading
+     * waits and gives seconds after mark 0. */
+    enum mx8_status (*mark)(const struct mx8_exec *x, void **timer, int64_t index);
+    enum mx8_status (*read_marks)(const struct mx8_exec *x, void *timer, int64_t count, double *seconds);
+    void (*release_timer)(const struct mx8_exec *x, void *timer); /* accepts NULL */
 
     enum mx8_status (*quantize)(const struct mx8_exec *x, const struct mx8_quant_job *j);
     enum mx8_status (*dequantize)(const struct mx8_exec *x, const struct mx8_dequant_job *j);
@@ -192,6 +219,18 @@ struct mx8_kernels {
     enum mx8_status (*embedding_backward)(const struct mx8_exec *x, const struct mx8_embedding_job *j);
     enum mx8_status (*cross_entropy)(const struct mx8_exec *x, const struct mx8_cross_entropy_job *j);
     enum mx8_status (*adamw)(const struct mx8_exec *x, const struct mx8_adamw_job *j);
+    enum mx8_status (*fill_normal)(const struct mx8_exec *x, const struct mx8_normal_job *j);
+
+    /* What only some backends have: NULL, or UNSUPPORTED without a message for a job that they do not take. */
+    enum mx8_status (*quantize_from)(
+        const struct mx8_exec *x, const struct mx8_quant_source *s, const struct mx8_quant_job *j);
+    /* A stream of the context's own, released with it: graphs cannot be recorded on the default stream. NULL: no graphs. */
+    enum mx8_status (*make_stream)(const struct mx8_exec *x, void **stream);
+    /* What is asked for between begin and end is recorded, not done; launching does it. NULL: no graphs here. */
+    enum mx8_status (*begin_graph)(const struct mx8_exec *x);
+    enum mx8_status (*end_graph)(const struct mx8_exec *x, void **graph); /* NULL after a failure; ends the recording */
+    enum mx8_status (*launch_graph)(const struct mx8_exec *x, void *graph);
+    void (*release_graph)(const struct mx8_exec *x, void *graph);
 
     /* y[i] = round(a[i] + b[i]) ; y may be a or b. y = cast(x). Contiguous. */
     enum mx8_status (*add)(const struct mx8_exec *x, void *y, const void *a, const void *b, int32_t dtype, int64_t n);

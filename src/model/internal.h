@@ -9,6 +9,7 @@
 #define MX8_MODEL_INTERNAL_H
 
 #include "model/model.h"
+#include "kernels/profile.h"
 #include "ops/rows.h"
 
 struct mx8_stack { uint8_t *base; size_t used, peak; };
@@ -86,6 +87,7 @@ struct mx8_model {
     float loss_scale;
     int64_t logits_from;                  /* validation: the first position whose logits are asked for */
     int32_t logits_only;                  /* and no loss */
+    struct mx8_profile_label label; /* what a profile calls the part of the walk that runs */
     struct mx8_tensor stream_h, stream_f; /* between layers: out = h + f; h lives here unless kept */
     struct mx8_tensor last_h;             /* the h of the layer before */
     struct mx8_dump *dump;                /* NULL: none */
@@ -96,6 +98,8 @@ static const struct mx8_tensor MX8_ABSENT = {0};
 /* ---- walk.c: the vocabulary of the layer files ---- */
 struct mx8_tensor mx8i_take(struct mx8_stack *s, int32_t dtype, int32_t ndim, const int64_t *shape);
 struct mx8_tensor mx8i_take_rows(struct mx8_stack *s, int32_t dtype, int64_t rows, int64_t cols);
+/* Names the part of the walk that comes next, for a profile. layer -1: outside the layers. */
+void mx8i_begin_pass(struct mx8_model *m, const char *pass, int64_t layer);
 /* Infers (planning) or runs a row of the operator table with the scratch stack's free part as workspace. */
 enum mx8_status mx8i_call(struct mx8_model *m, enum mx8_row row, int32_t backward, struct mx8_op_call *call);
 struct mx8_op_options mx8i_make_options(const struct mx8_model *m, const struct mx8_param *p);

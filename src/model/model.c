@@ -22,6 +22,11 @@ float *mx8i_get_buffers(struct mx8_model *m) {
     return m->buffers;
 }
 
+void *mx8i_get_scratch(struct mx8_model *m, size_t *bytes) {
+    *bytes = m->scratch.base ? m->plan->scratch : 0;
+    return m->scratch.base;
+}
+
 float *mx8i_get_moment(struct mx8_model *m, int32_t which) {
     return m->moments ? m->moments + (which ? m->params.elements : 0) : NULL;
 }
@@ -75,6 +80,7 @@ enum mx8_status mx8i_forward_backward(struct mx8_model *m, const int32_t *tokens
     if (!m->options.training) {
         return MX8_FAIL(MX8_INVALID_ARGUMENT, "mx8i_forward_backward: the model was planned without training");
     }
+    mx8i_begin_pass(m, "batch", -1);
     MX8_TRY(upload_batch(m, tokens, targets, docs));
     m->accumulate = accumulate;
     m->loss_scale = loss_scale;

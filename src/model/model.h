@@ -54,6 +54,8 @@ float *mx8i_get_gradients(struct mx8_model *m);
 float *mx8i_get_moment(struct mx8_model *m, int32_t which);
 uint16_t *mx8i_get_copies(struct mx8_model *m);
 float *mx8i_get_buffers(struct mx8_model *m);
+/* Memory whose contents mean nothing between two calls. */
+void *mx8i_get_scratch(struct mx8_model *m, size_t *bytes);
 
 /* One microbatch. tokens, targets: host int32 of T; docs: host int32 document ids of T, NULL unless the mask wants them.
  * loss_scale multiplies the summed token losses (1 / (tokens of the whole step)); gradients are added to what is there

@@ -61,8 +61,10 @@ static enum mx8_status forward_for_training(struct mx8_model *m) {
         l->a = (struct mx8_activations){.x = mx8i_take_rows(&m->saved, m->recipe.dtype, m->T, m->config.dim)};
         if (l->moe >= 0) l->a.routing = mx8i_take_routing(m, l);
     }
+    mx8i_begin_pass(m, "embedding", -1);
     MX8_TRY(embed_tokens(m));
     for (int64_t i = 0; i < m->config.n_layers; i++) {
+        mx8i_begin_pass(m, "forward", i);
         m->keep = !m->layer[i].checkpointed;
         MX8_TRY(mx8i_layer_forward(m, &m->layer[i], 0));
     }
@@ -86,6 +88,7 @@ enum mx8_status mx8i_walk_training(struct mx8_model *m) {
 
     struct mx8_tensor d = m->stream_f /* once the final norm has read it */, y, sum, rstd;
     size_t mark = m->scratch.used;
+    mx8i_begin_pass(m, "head", -1);
     MX8_TRY(run_final_norm(m, &y, &rstd, &sum));
     struct mx8_tensor dy = mx8i_take_rows(&m->scratch, m->recipe.dtype, m->T, m->config.dim);
     MX8_TRY(run_head(m, y, dy));
@@ -94,9 +97,12 @@ enum mx8_status mx8i_walk_training(struct mx8_model *m) {
 
     for (int64_t i = m->config.n_layers - 1; i >= 0; i--) {
         struct mx8_layer *l = &m->layer[i];
+        mx8i_begin_pass(m, "recompute", i);
         if (l->checkpointed) MX8_TRY(recompute_layer(m, l));
+        mx8i_begin_pass(m, "backward", i);
         MX8_TRY(mx8i_layer_backward(m, l, d));
     }
+    mx8i_begin_pass(m, "embedding", -1);
     return embed_backward(m, d);
 }
 

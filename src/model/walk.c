@@ -1,4 +1,5 @@
 /* The vocabulary that the layers are written in: memory from a stack, operator calls, linears with shared codes. */
+#include <string.h>
 #include "model/internal.h"
 #include "base/error.h"
 #include "base/memory.h"
@@ -17,6 +18,29 @@ struct mx8_tensor mx8i_take_rows(struct mx8_stack *s, int32_t dtype, int64_t row
     return mx8i_take(s, dtype, 2, (const int64_t[]){rows, cols});
 }
 
+void mx8i_begin_pass(struct mx8_model *m, const char *pass, int64_t layer) {
+    m->label = (struct mx8_profile_label){pass, (int32_t)layer, "", 0, ""};
+    if (m->ctx && m->ctx->exec.profile) mx8i_label_profile(m->ctx->exec.profile, &m->label);
+}
+
+static enum mx8_status run_labelled(
+    struct mx8_model *m, const struct mx8_op *op, int32_t backward, const struct mx8_op_call *call) {
+    struct mx8_profile_label label = m->label;
+    label.op = op->name;
+    label.backward = backward;
+    mx8i_label_profile(m->ctx->exec.profile, &label);
+    enum mx8_status status = mx8_run_op(m->ctx, op, backward, call);
+    mx8i_label_profile(m->ctx->exec.profile, &m->label);
+    return status;
+}
+
+/* A weight's name without its layer: the label of what multiplies by it. */
+static void name_weight(struct mx8_model *m, const struct mx8_param *p) {
+    const char *rest = p && p->layer >= 0 ? strchr(p->name, '.') : NULL;
+    rest = rest ? strchr(rest + 1, '.') : NULL;
+    m->label.detail = rest ? rest + 1 : p ? p->name : "";
+}
+
 enum mx8_status mx8i_call(struct mx8_model *m, enum mx8_row row, int32_t backward, struct mx8_op_call *call) {
     const struct mx8_op *op = mx8_get_op((int32_t)row);
     struct mx8_plan top = {m->scratch.used}; /* a call's workspace is what the scratch stack has above its tensors */
@@ -24,6 +48,7 @@ enum mx8_status mx8i_call(struct mx8_model *m, enum mx8_row row, int32_t backwar
         size_t at = mx8i_reserve(&top, 0);
         call->workspace = m->scratch.base + at;
         call->workspace_size = m->plan->scratch - at;
+        if (m->ctx->exec.profile) return run_labelled(m, op, backward, call);
         return mx8_run_op(m->ctx, op, backward, call);
     }
     struct mx8_op_call inferred = *call;
@@ -163,7 +188,10 @@ enum mx8_status mx8i_run_linear(struct mx8_model *m, struct mx8_tensor y, const 
     *in++ = w.row;
     *in++ = w.row_scale;
     c.n_in = (int32_t)(in - c.in);
-    return mx8i_call(m, p->ndim == 3 ? MX8_OP_GROUPED_LINEAR : MX8_OP_LINEAR, 0, &c);
+    name_weight(m, p);
+    enum mx8_status status = mx8i_call(m, p->ndim == 3 ? MX8_OP_GROUPED_LINEAR : MX8_OP_LINEAR, 0, &c);
+    name_weight(m, NULL);
+    return status;
 }
 
 enum mx8_status mx8i_run_linear_backward(struct mx8_model *m, struct mx8_tensor dx, struct mx8_tensor dy,
@@ -171,6 +199,7 @@ enum mx8_status mx8i_run_linear_backward(struct mx8_model *m, struct mx8_tensor 
     size_t mark = m->scratch.used;
     struct mx8_forms w = mx8i_view_weight(m, p), a = *x, d = {.hp = dy};
     MX8_TRY(mx8i_dump_linear(m, p, x->hp, dy, offsets));
+    name_weight(m, p);
     MX8_TRY(mx8i_quantize_forms(m, &d, mx8i_find_need(m, 1, 1, &p), offsets, &m->scratch, 1));
     if (!p->mxfp8) a.col = a.col_scale = MX8_ABSENT; /* made for another consumer */
     struct mx8_op_call c = {.out = {dx, mx8i_view_gradient(m, p)}, .n_out = 2, .options = mx8i_make_options(m, p)};
@@ -190,6 +219,7 @@ enum mx8_status mx8i_run_linear_backward(struct mx8_model *m, struct mx8_tensor 
     *in++ = w.col_scale;
     c.n_in = (int32_t)(in - c.in);
     MX8_TRY(mx8i_call(m, p->ndim == 3 ? MX8_OP_GROUPED_LINEAR : MX8_OP_LINEAR, 1, &c));
+    name_weight(m, NULL);
     m->scratch.used = mark;
     return MX8_OK;
 }

@@ -37,6 +37,7 @@ static enum mx8_status quantize_experts(struct mx8_model *m, const struct mx8_pa
 
 enum mx8_status mx8i_walk_weights(struct mx8_model *m) {
     m->scratch.used = 0; /* between steps nothing in it is needed */
+    mx8i_begin_pass(m, "weights", -1);
     for (int64_t i = 0; i < m->params.count; i++) {
         const struct mx8_param *p = &m->params.param[i];
         if (!p->mxfp8) continue;

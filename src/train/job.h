@@ -70,7 +70,7 @@ struct mx8_job {
     struct mx8_validation validation;
     struct mx8_job_debug debug;
     const struct mx8_options *options;               /* what the job was made from: printed and written to run.json */
-    int32_t print_after_conversion, print_args, compile, device, threads, color, dry_run;
+    int32_t print_after_conversion, print_args, compile, profile, device, threads, color, dry_run;
 };
 
 /* Checks everything that can be checked without data or memory: unsupported parallel degrees, impossible shapes, recipe

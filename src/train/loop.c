@@ -53,9 +53,15 @@ static enum mx8_status judge_step(struct mx8_run *r, struct mx8_step *s) {
     return MX8_OK;
 }
 
+static void name_optimizer(const struct mx8_run *r) {
+    static const struct mx8_profile_label optimizer = {"optimizer", -1, "", 0, ""};
+    if (r->profile.profile) mx8i_label_profile(r->profile.profile, &optimizer);
+}
+
 /* A skipped step leaves the expert counts to the next update: only a bias update clears them. */
 static enum mx8_status update_model(struct mx8_run *r, const struct mx8_step *s) {
     if (s->skipped) return MX8_OK;
+    name_optimizer(r);
     MX8_TRY(mx8i_update_expert_bias(r->model));
     MX8_TRY(mx8i_apply_adamw(&r->optimizer, &r->flat, &r->job->adamw, s->lr));
     return mx8i_refresh_weights(r->model, r->flat.copy != NULL);
@@ -102,6 +108,7 @@ static enum mx8_status compute_and_dump(struct mx8_run *r, struct mx8_step *s) {
 static enum mx8_status run_step(struct mx8_run *r, struct mx8_step *s) {
     double before = mx8i_get_seconds();
     MX8_TRY(compute_and_dump(r, s));
+    name_optimizer(r);
     MX8_TRY(mx8i_clip_gradients(&r->optimizer, &r->flat, r->job->max_norm, &s->grad_norm));
     enum mx8_status verdict = judge_step(r, s);
     if (verdict != MX8_OK && verdict != MX8_NOT_FINITE) return verdict;
@@ -111,7 +118,9 @@ static enum mx8_status run_step(struct mx8_run *r, struct mx8_step *s) {
     MX8_TRY(mx8_synchronize_context(r->ctx));
     s->seconds = mx8i_get_seconds() - before;
     s->tokens_per_second = (double)count_step_tokens(r) / fmax(s->seconds, 1e-9);
+    MX8_TRY(mx8i_add_step_profile(&r->profile, r->job, r->ctx, s));
     if (verdict == MX8_OK) MX8_TRY(mx8i_validate_run(r, s));
+    MX8_TRY(mx8i_forget_calls(&r->profile, r->ctx)); /* the validation's */
     MX8_TRY(mx8i_write_metrics(&r->metrics, s));
     return verdict;
 }
@@ -155,6 +164,7 @@ enum mx8_status mx8i_run_job(
     if (status == MX8_OK) status = train(&r, &summary);
     if (status == MX8_OK) status = mx8i_save_last(&r, &summary);
     if (status == MX8_OK && !summary.interrupted) mx8i_log(&r.watch->log, "Training completed");
+    if (status == MX8_OK) status = mx8i_report_step_profile(&r.profile, job, ctx, r.model, &r.watch->log);
     mx8i_summarize_run(&r, &summary);
     mx8i_close_run(&r);
     if (out) *out = summary;

@@ -27,9 +27,10 @@ const struct mx8_option mx8i_option_table[] = {
     {INT("job.threads", "0", 0, 4096, "CPU threads; 0: OMP_NUM_THREADS, else every core this process may use")},
     {BOOL("job.dry_run", "false", "print the memory plan and stop"), .alias = "dry_run"},
 
-    {BOOL("profiling.enable_profiling", "false", ONLY "no profiler")},
-    {TEXT("profiling.save_traces_folder", "profile_traces", IDLE "only with profiling")},
-    {INT("profiling.profile_freq", "10", 0, 0, IDLE "only with profiling")},
+    {BOOL("profiling.enable_profiling", "false", "time every kernel: a table at the end, profile.json in dump_folder"),
+        .alias = "profiling.enable"},
+    {TEXT("profiling.save_traces_folder", "profile_traces", IDLE "the profile is one file, in job.dump_folder")},
+    {INT("profiling.profile_freq", "10", 0, 0, IDLE "every step but the first is profiled")},
     {BOOL("profiling.enable_memory_snapshot", "false", ONLY "--dry-run prints the memory plan")},
     {TEXT("profiling.save_memory_snapshot_folder", "memory_snapshot", IDLE "only with memory snapshots")},
 

@@ -49,11 +49,13 @@ enum mx8_status mx8i_open_run(struct mx8_run *r) {
         .n = (int64_t)mx8i_get_params(r->model)->elements};
     struct mx8_history history = {r->resumed ? r->step : 0, r->branched};
     r->metrics.capacity = r->capacity;
+    MX8_TRY(mx8i_open_step_profile(job, r->ctx, &r->profile));
     MX8_TRY(mx8i_open_metrics(job, r->ctx, r->model, &history, &r->watch->log, &r->metrics));
     return mx8i_start_saving(r); /* files last: a job that cannot start leaves none */
 }
 
 void mx8i_close_run(struct mx8_run *r) {
+    mx8i_close_step_profile(&r->profile, r->ctx);
     mx8i_close_saver(r->saver);
     mx8i_close_store(&r->store);
     mx8i_close_metrics(&r->metrics);

@@ -8,6 +8,7 @@
 #include "train/metrics.h"
 #include "train/optimizer.h"
 #include "train/prefetch.h"
+#include "train/profile.h"
 #include "train/saver.h"
 #include "train/validate.h"
 
@@ -20,6 +21,7 @@ struct mx8_run {
     struct mx8_optimizer optimizer;
     struct mx8_metrics metrics;
     struct mx8_flat flat;
+    struct mx8_step_profile profile;
     /* where it stands: steps done, samples of the data read, steps that the learning rate has taken */
     int64_t step, position, schedule_step;
     int64_t started_at;                /* the step it was loaded at; 0: a new run */

@@ -1,6 +1,7 @@
 /* Philox against Random123's known answers (kat_vectors, philox4x32 10); distributions against their moments. */
 #include "test.h"
 #include <math.h>
+#include "base/normal.h"
 #include "base/rng.h"
 
 static void test_philox_known_answers(void **state) {
@@ -87,6 +88,30 @@ static void test_hash(void **state) {
     assert_true(mx8i_hash_text("foobar") == 0x85944171f73967e8);
 }
 
+/* The portable one against the other: every region, and what initial weights are made of. */
+static void test_portable_normal(void **state) {
+    (void)state;
+    for (double p = 1e-300; p < 0.999; p = p < 1e-3 ? p * 1.7 : p + 0.00037) {
+        const double expected = mx8i_inverse_normal(p), x = mx8i_make_normal(p);
+        if (fabs(x - expected) > 4e-15 * (1 + fabs(expected)))
+            fail_msg("make_normal(%g) is %.17g, expected %.17g", p, x, expected);
+        assert_true(fabs(mx8i_make_log(p) - log(p)) <= 4e-16 * (1 + fabs(log(p))));
+    }
+    double sum = 0, squares = 0;
+    enum { COUNT = 100000 };
+    for (uint64_t n = 0; n < COUNT; n++) {
+        const float w = mx8i_make_weight(5, 6, n, 0.02, 0, 1);
+        sum += (double)w / COUNT;
+        squares += (double)w * (double)w / COUNT;
+    }
+    assert_true(fabs(sum) < 5 * 0.02 / sqrt(COUNT));
+    assert_true(fabs(squares / (0.02 * 0.02) - 1) < 5 * sqrt(2.0 / COUNT));
+    /* truncated at two standard deviations */
+    const double low = 0.022750131948179207;
+    for (uint64_t n = 0; n < COUNT; n++)
+        assert_true(fabsf(mx8i_make_weight(5, 6, n, 0.5, low, 1 - 2 * low)) <= 1.0000001f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_philox_known_answers),
@@ -94,6 +119,7 @@ int main(void) {
         cmocka_unit_test(test_normal_moments),
         cmocka_unit_test(test_streams_differ),
         cmocka_unit_test(test_inverse_normal),
+        cmocka_unit_test(test_portable_normal),
         cmocka_unit_test(test_hash),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -432,12 +432,92 @@ static void test_adamw(void **state) {
         for (int s = CPU; s < SIDES; s++)
             j[s] = (struct mx8_adamw_job){n, 3e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.271f, 0.142625f, side_of(grad_scale, s),
                 side_of(master, s), side_of(m, s), side_of(v, s), side_of(grad, s), side_of(copy, s), copy_dtype};
+        struct pair *state_pair = make_output(MX8_F32, 3); /* the same three numbers from memory */
+        for (int i = 0; i < 3; i++) set_value(state_pair, i, (double)(float[]){3e-4f, 0.271f, 0.142625f}[i]);
+        for (int s = CPU; s < SIDES && c & 2; s++) {
+            j[s].state = side_of(state_pair, s);
+            j[s].lr = j[s].bias1 = j[s].bias2 = NAN;
+        }
         RUN(adamw, &j[side]);
         EXACT(what, master);
         EXACT(what, m);
         EXACT(what, v);
         EXACT(what, copy);
     }
+}
+
+static void test_fill_normal(void **state) {
+    (void)state;
+    NEEDS_CUDA();
+    for (int c = 0; c < COUNT(lengths) * 3; c++) {
+        const int64_t n = lengths[c / 3];
+        const char *what = describe("n %d, %s", (int)n, c % 3 ? "truncated" : "whole");
+        begin_case();
+        struct pair *out = make_output(MX8_F32, n);
+        struct mx8_normal_job j[SIDES];
+        for (int s = CPU; s < SIDES; s++) /* low 1e-12: the far tail */
+            j[s] = (struct mx8_normal_job){
+                side_of(out, s), n, 42, 0x123456789ABCDEFull, ((uint64_t)1 << 33) - 7, 0.02, 0.00135, 1 - 2 * 0.00135};
+        for (int s = CPU; s < SIDES; s++) {
+            if (c % 3 == 0) j[s].low = 0, j[s].width = 1;
+            if (c % 3 == 1) j[s].low = 0, j[s].width = 1e-9;
+        }
+        RUN(fill_normal, &j[side]);
+        EXACT(what, out);
+    }
+}
+
+/* Marks are in order, and time passes between them. */
+static void test_marks(void **state) {
+    (void)state;
+    NEEDS_CUDA();
+    begin_case();
+    const struct mx8_kernels *k = cuda.exec.k;
+    enum { MARKS = 600, BYTES = 1 << 26 };
+    void *timer = NULL, *space = make_buffer(BYTES, 0);
+    double seconds[MARKS];
+    for (int i = 0; i < MARKS; i++) {
+        assert_ok(k->mark(&cuda.exec, &timer, i));
+        assert_ok(k->fill(&cuda.exec, space, i, BYTES));
+    }
+    assert_ok(k->read_marks(&cuda.exec, timer, MARKS, seconds));
+    assert_true(seconds[0] == 0);
+    for (int i = 1; i < MARKS; i++) assert_true(seconds[i] > seconds[i - 1]);
+    assert_int_equal(k->read_marks(&cuda.exec, timer, 100000, seconds), MX8_INVALID_ARGUMENT);
+    k->release_timer(&cuda.exec, timer);
+    k->release_timer(&cuda.exec, NULL);
+}
+
+/* A recorded sum of squares runs when it is launched, as often as it is. */
+static void test_graph(void **state) {
+    (void)state;
+    NEEDS_CUDA();
+    begin_case();
+    const struct mx8_kernels *k = cuda.exec.k;
+    struct mx8_exec x = cuda.exec;
+    void *graph = NULL;
+    enum { N = 1000 };
+    float host[N];
+    for (int i = 0; i < N; i++) host[i] = 2;
+    float *a = make_buffer(sizeof host, 0);
+    double *sum = make_buffer(sizeof *sum, 0), got = -1;
+    assert_int_equal(k->begin_graph(&x), MX8_UNSUPPORTED); /* the default stream */
+    assert_ok(k->make_stream(&x, &x.stream));
+    assert_ok(k->upload(&x, a, host, sizeof host));
+    assert_ok(k->synchronize(&x));
+    assert_ok(k->begin_graph(&x));
+    assert_ok(k->fill(&x, sum, 0, sizeof *sum));
+    assert_ok(k->sum_squares(&x, sum, a, N));
+    assert_ok(k->end_graph(&x, &graph));
+    assert_ok(k->download(&x, &got, sum, sizeof got));
+    assert_true(got == 0);
+    for (int i = 0; i < 3; i++) {
+        assert_ok(k->launch_graph(&x, graph));
+        assert_ok(k->download(&x, &got, sum, sizeof got));
+        assert_true(got == 4.0 * N);
+    }
+    k->release_graph(&x, graph);
+    k->release_graph(&x, NULL);
 }
 
 static void test_elementwise(void **state) {
@@ -525,6 +605,9 @@ int main(void) {
         cuda_unit_test(test_embedding),
         cuda_unit_test(test_cross_entropy),
         cuda_unit_test(test_adamw),
+        cuda_unit_test(test_fill_normal),
+        cuda_unit_test(test_marks),
+        cuda_unit_test(test_graph),
         cuda_unit_test(test_elementwise),
         cuda_unit_test(test_sums),
         cuda_unit_test(test_check_finite),

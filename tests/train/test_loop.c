@@ -394,8 +394,44 @@ static void test_allocation_failures(void **state) {
     remove_folder(&out);
 }
 
+/* The profile names kernels and passes, adds up to no more than the steps, and changes no loss. */
+static void test_profile(void **state) {
+    (void)state;
+    struct folder plain_out = make_folder(), out = make_folder();
+    struct outcome plain = {0}, o = {0};
+    assert_ok(run(&plain, &plain_out, 1, (const char *const[]){NULL}));
+    assert_ok(run(&o, &out, 1, (const char *const[]){"--profiling.enable", NULL}));
+    for (int i = 0; i < 5; i++) assert_true(o.step[i].loss == plain.step[i].loss);
+    assert_non_null(strstr(o.log.text, "Profile of 4 steps"));
+    assert_non_null(strstr(o.log.text, "backward of layer 1"));
+    assert_non_null(strstr(o.log.text, "grouped_linear backward moe.experts.w2"));
+    assert_null(strstr(plain.log.text, "Profile of"));
+
+    json_t *profile = json_load_file(in_folder(&out, "run/profile.json"), 0, NULL), *row;
+    assert_non_null(profile);
+    assert_int_equal(json_integer_value(json_object_get(profile, "steps")), 4);
+    assert_true(json_real_value(json_object_get(json_object_get(profile, "ceilings"), "bf16")) > 0);
+    double kernels = 0;
+    size_t index;
+    int found = 0;
+    json_array_foreach(json_object_get(profile, "kernels"), index, row) {
+        kernels += json_real_value(json_object_get(row, "seconds"));
+        const char *detail = json_string_value(json_object_get(row, "detail"));
+        if (strcmp(detail, "attention.wq.weight") || json_is_true(json_object_get(row, "backward"))) continue;
+        const double D = 64, T = 4 * 32;
+        const json_int_t calls = json_integer_value(json_object_get(row, "calls"));
+        assert_true(json_real_value(json_object_get(row, "flops")) == 2 * T * D * D * (double)calls);
+        found++;
+    }
+    assert_true(found > 0 && kernels > 0 && kernels <= json_real_value(json_object_get(profile, "seconds")));
+    json_decref(profile);
+    remove_folder(&out);
+    remove_folder(&plain_out);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_profile),
         cmocka_unit_test(test_learns_and_records),
         cmocka_unit_test(test_step_line_as_torchtitan_prints_it),
         cmocka_unit_test(test_log_lines),

@@ -14,6 +14,14 @@ enum mx8_status mx8i_cpu_copy(const struct mx8_exec *x, void *dst, const void *s
 enum mx8_status mx8i_cpu_fill(const struct mx8_exec *x, void *dst, int32_t byte, size_t bytes);
 enum mx8_status mx8i_cpu_synchronize(const struct mx8_exec *x);
 
+/* timer.c */
+enum mx8_status mx8i_cpu_mark(const struct mx8_exec *x, void **timer, int64_t index);
+enum mx8_status mx8i_cpu_read_marks(const struct mx8_exec *x, void *timer, int64_t count, double *seconds);
+void mx8i_cpu_release_timer(const struct mx8_exec *x, void *timer);
+
+/* normal.c */
+enum mx8_status mx8i_cpu_fill_normal(const struct mx8_exec *x, const struct mx8_normal_job *j);
+
 /* layout.c */
 enum mx8_status mx8i_cpu_block_scales(const struct mx8_exec *x, const struct mx8_layout_job *j);
 enum mx8_status mx8i_cpu_unblock_scales(const struct mx8_exec *x, const struct mx8_layout_job *j);

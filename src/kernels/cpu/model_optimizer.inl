@@ -22,7 +22,14 @@ MX8_INLINE void adamw_piece(const struct mx8_adamw_job *j, float grad_scale, int
     }
 }
 
-static enum mx8_status adamw(const struct mx8_exec *x, const struct mx8_adamw_job *j) {
+static enum mx8_status adamw(const struct mx8_exec *x, const struct mx8_adamw_job *given) {
+    struct mx8_adamw_job with_state = *given;
+    const struct mx8_adamw_job *j = &with_state;
+    if (given->state) {
+        with_state.lr = given->state[0];
+        with_state.bias1 = given->state[1];
+        with_state.bias2 = given->state[2];
+    }
     int team = team_for(x, j->n);
     float grad_scale = j->grad_scale ? *j->grad_scale : 1.0f;
 #pragma omp parallel for schedule(static) num_threads(team) if (team > 1)

@@ -34,6 +34,9 @@ const struct mx8_kernels MX8_ISA_TABLE = {
     .copy = mx8i_cpu_copy,
     .fill = mx8i_cpu_fill,
     .synchronize = mx8i_cpu_synchronize,
+    .mark = mx8i_cpu_mark,
+    .read_marks = mx8i_cpu_read_marks,
+    .release_timer = mx8i_cpu_release_timer,
 
     .quantize = quantize,
     .dequantize = dequantize,
@@ -65,6 +68,7 @@ const struct mx8_kernels MX8_ISA_TABLE = {
     .embedding_backward = embedding_backward,
     .cross_entropy = cross_entropy,
     .adamw = adamw,
+    .fill_normal = mx8i_cpu_fill_normal,
     .add = add,
     .cast = cast,
     .scale = scale,

@@ -41,6 +41,7 @@ typedef CUresult (*encode_map_function)(CUtensorMap *, CUtensorMapDataType, cuui
 struct cuda_backend {
     int ordinal, capability, sm_count;
     cublasLtHandle_t lt;
+    cudaStream_t stream; // NULL until asked for
     encode_map_function encode_map; // cuTensorMapEncodeTiled, found through cudart: no link to libcuda
     struct attention_library *attention; // attention_cudnn.cu; NULL: own kernels only
 };
@@ -95,7 +96,17 @@ KERNEL(embedding, mx8_embedding_job);
 KERNEL(embedding_backward, mx8_embedding_job);
 KERNEL(cross_entropy, mx8_cross_entropy_job);
 KERNEL(adamw, mx8_adamw_job);
+KERNEL(fill_normal, mx8_normal_job);
 #undef KERNEL
+// graph.cu
+enum mx8_status cuda_mark(const struct mx8_exec *x, void **timer, int64_t index);
+enum mx8_status cuda_read_marks(const struct mx8_exec *x, void *timer, int64_t count, double *seconds);
+void cuda_release_timer(const struct mx8_exec *x, void *timer);
+enum mx8_status cuda_make_stream(const struct mx8_exec *x, void **stream);
+enum mx8_status cuda_begin_graph(const struct mx8_exec *x);
+enum mx8_status cuda_end_graph(const struct mx8_exec *x, void **graph);
+enum mx8_status cuda_launch_graph(const struct mx8_exec *x, void *graph);
+void cuda_release_graph(const struct mx8_exec *x, void *graph);
 size_t cuda_attention_workspace(const struct mx8_attention_job *j, int32_t backward, int32_t threads);
 size_t cuda_embedding_workspace(const struct mx8_embedding_job *j);
 enum mx8_status cuda_add(const struct mx8_exec *x, void *y, const void *a, const void *b, int32_t dtype, int64_t n);

@@ -55,6 +55,9 @@ static struct mx8_kernels make_table(const char *name) {
     k.scratch_size = scratch_size;
     k.allocate = allocate; k.release = release; k.upload = upload; k.download = download;
     k.copy = copy; k.fill = fill; k.synchronize = synchronize;
+    k.mark = cuda_mark; k.read_marks = cuda_read_marks; k.release_timer = cuda_release_timer;
+    k.make_stream = cuda_make_stream; k.begin_graph = cuda_begin_graph; k.end_graph = cuda_end_graph;
+    k.launch_graph = cuda_launch_graph; k.release_graph = cuda_release_graph;
     k.quantize = cuda_quantize; k.dequantize = cuda_dequantize;
     k.block_scales = cuda_block_scales; k.unblock_scales = cuda_unblock_scales;
     k.pad_groups = cuda_pad_groups; k.unpad_groups = cuda_unpad_groups;
@@ -69,7 +72,7 @@ static struct mx8_kernels make_table(const char *name) {
     k.clamp = cuda_clamp; k.clamp_backward = cuda_clamp_backward;
     k.embedding_workspace = cuda_embedding_workspace;
     k.embedding = cuda_embedding; k.embedding_backward = cuda_embedding_backward;
-    k.cross_entropy = cuda_cross_entropy; k.adamw = cuda_adamw;
+    k.cross_entropy = cuda_cross_entropy; k.adamw = cuda_adamw; k.fill_normal = cuda_fill_normal;
     k.add = cuda_add; k.cast = cuda_cast; k.scale = cuda_scale;
     k.sum_squares = cuda_sum_squares; k.sum = cuda_sum; k.clip_factor = cuda_clip_factor;
     k.check_finite = cuda_check_finite;
@@ -81,6 +84,7 @@ static void close_backend(void *p) {
     if (!b) return;
     cuda_close_attention(b);
     if (b->lt) cublasLtDestroy(b->lt);
+    if (b->stream) cudaStreamDestroy(b->stream);
     delete b;
 }
 

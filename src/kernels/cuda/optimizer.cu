@@ -13,6 +13,11 @@ struct adamw_constants {
 template <class C, int N>
 static __global__ void adamw_packs(struct mx8_adamw_job j, struct adamw_constants c, int64_t first, int64_t packs) {
     const float grad_scale = j.grad_scale ? *j.grad_scale : 1.0f;
+    if (j.state) { // lr, bias1, bias2
+        c.decay = __fsub_rn(1.0f, __fmul_rn(j.state[0], j.weight_decay));
+        c.step = __fdiv_rn(j.state[0], j.state[1]);
+        c.root2 = __fsqrt_rn(j.state[2]);
+    }
     for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < packs; i += (int64_t)gridDim.x * blockDim.x) {
         const int64_t at = first + i * N;
         const pack<N> grad = load<N>(j.grad + at);
