@@ -68,6 +68,8 @@ struct mx8_model {
     struct mx8_layer *layer;
     const struct mx8_param *embedding, *norm, *head;
     int64_t T, moe_layers, logit_rows;
+    int64_t head_rows;        /* of a chunk of the head in training, 0: the operator picks */
+    size_t head_bytes;        /* of gradients that lend the head its workspace, 0: none */
     size_t io_size, readback_size;
     struct mx8_memory_plan *plan; /* [0] the model's own memory, [1] with the context's scratch */
 
@@ -84,6 +86,7 @@ struct mx8_model {
 
     /* of the walk in progress */
     int32_t planning, keep /* this layer's activations outlive its forward */, accumulate;
+    size_t lent_bytes;        /* of the gradients: the workspace of the call that runs; 0: the scratch stack's */
     float loss_scale;
     int64_t logits_from;                  /* validation: the first position whose logits are asked for */
     int32_t logits_only;                  /* and no loss */
@@ -171,6 +174,8 @@ size_t mx8i_lay_out_io(const struct mx8_model *m, uint8_t *base, struct mx8_io *
 
 /* ---- step.c ---- */
 enum mx8_status mx8i_walk_training(struct mx8_model *m);
+/* Before any walk: how many rows a chunk of the head has, and where its workspace lies. */
+enum mx8_status mx8i_choose_head_chunk(struct mx8_model *m);
 enum mx8_status mx8i_walk_validation(struct mx8_model *m, float *logits /* host, may be NULL */);
 /* ---- debug.c ---- */
 int32_t mx8i_choose_format(const struct mx8_model *m, int32_t is_gradient);

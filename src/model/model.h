@@ -20,7 +20,9 @@ enum mx8_control { MX8_CONTROL_NONE, MX8_CONTROL_E5M2_GRADIENTS, MX8_CONTROL_REU
 struct mx8_model_options {
     int64_t batch, seq_len;         /* of one microbatch: T = batch * seq_len */
     int32_t ac_mode, ac_every;      /* enum mx8_checkpointing; EVERY_N recomputes layers with (id+1) % n == 0 */
-    int64_t loss_chunk_rows;        /* 0 picks */
+    /* Rows of the head at a time. 0: the operator picks. -1: as many as find room in the gradients that the backward pass
+     * writes later; only without accumulation. */
+    int64_t loss_chunk_rows;
     int32_t training;               /* 0: forward only: no gradient, no optimizer memory */
     int32_t control;                /* enum mx8_control */
 };

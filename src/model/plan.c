@@ -22,8 +22,8 @@ static enum mx8_status check_options(
         return MX8_FAIL(MX8_INVALID_ARGUMENT, "activation checkpointing of every %d-th layer, expected at least 1",
             (int)o->ac_every);
     }
-    if (o->loss_chunk_rows < 0 || o->loss_chunk_rows > INT32_MAX) {
-        return MX8_FAIL(MX8_INVALID_ARGUMENT, "%lld loss chunk rows, expected 0 (picked) to %d",
+    if (o->loss_chunk_rows < -1 || o->loss_chunk_rows > INT32_MAX) {
+        return MX8_FAIL(MX8_INVALID_ARGUMENT, "%lld loss chunk rows, expected -1 (as fit the gradients), 0 (picked) to %d",
             (long long)o->loss_chunk_rows, INT32_MAX);
     }
     if (r->dtype != MX8_F32 && r->dtype != MX8_BF16) {
@@ -75,8 +75,10 @@ static void link_layer(struct mx8_model *m, int64_t layer) {
     /* iRoPE: every n-th layer has no positions and sees everything; the others see their chunk. */
     l->uses_rope = mx8i_uses_rope(c, layer);
     if (c->every_n_layers_nope && l->uses_rope && c->fixed_attn_block_size < m->options.seq_len) l->chunk = c->fixed_attn_block_size;
-    l->checkpointed = m->options.ac_mode == MX8_AC_FULL ||
-                      (m->options.ac_mode == MX8_AC_EVERY_N && (layer + 1) % m->options.ac_every == 0);
+    /* The last layer's backward follows its forward at once: to walk it twice would save nothing. */
+    l->checkpointed = layer + 1 < c->n_layers &&
+                      (m->options.ac_mode == MX8_AC_FULL ||
+                          (m->options.ac_mode == MX8_AC_EVERY_N && (layer + 1) % m->options.ac_every == 0));
 }
 
 static enum mx8_status build_layers(struct mx8_model *m) {
@@ -95,7 +97,8 @@ static enum mx8_status build_layers(struct mx8_model *m) {
 /* Walks everything that the model will ever run, with tensors that have no memory. */
 static enum mx8_status measure_walks(struct mx8_model *m) {
     m->planning = 1;
-    enum mx8_status status = mx8i_walk_weights(m);
+    enum mx8_status status = mx8i_choose_head_chunk(m);
+    if (status == MX8_OK) status = mx8i_walk_weights(m);
     if (status == MX8_OK && m->options.training) status = mx8i_walk_training(m);
     if (status == MX8_OK) status = mx8i_walk_validation(m, NULL);
     m->planning = 0;

@@ -28,7 +28,7 @@ static enum mx8_status embed_backward(struct mx8_model *m, struct mx8_tensor d) 
 }
 
 /* The head never keeps logits: forward, loss and gradient of a few rows at a time. dh absent: the loss alone. */
-static enum mx8_status run_head(struct mx8_model *m, struct mx8_tensor h, struct mx8_tensor dh) {
+static struct mx8_op_call make_head_call(struct mx8_model *m, struct mx8_tensor h, struct mx8_tensor dh) {
     const int64_t one = 1;
     struct mx8_forms w = mx8i_view_weight(m, m->head);
     struct mx8_op_call call = {.in = {h, w.hp, mx8_make_tensor(m->io.targets, MX8_I32, 1, &m->T), w.row, w.row_scale},
@@ -43,8 +43,55 @@ static enum mx8_status run_head(struct mx8_model *m, struct mx8_tensor h, struct
         call.out[call.n_out++] = mx8i_view_gradient(m, m->head);
     }
     call.options.loss_scale = m->loss_scale;
-    call.options.chunk_rows = (int32_t)m->options.loss_chunk_rows;
-    return mx8i_call(m, MX8_OP_LM_HEAD_LOSS, dh.ndim > 0, &call);
+    call.options.chunk_rows = (int32_t)(dh.ndim                          ? m->head_rows
+                                        : m->options.loss_chunk_rows > 0 ? m->options.loss_chunk_rows
+                                                                         : 0);
+    return call;
+}
+
+/* Every chunk adds to the whole gradient of the head, which costs 8 V D bytes, so chunks should be large; the gradients
+ * of all weights before the head in the table hold nothing yet when the head runs, and make a large workspace. */
+enum mx8_status mx8i_choose_head_chunk(struct mx8_model *m) {
+    enum { MOST = 16384, LEAST = 512 };
+    m->head_rows = m->options.loss_chunk_rows;
+    m->head_bytes = 0;
+    if (m->head_rows >= 0 || !m->options.training) return MX8_OK;
+    const struct mx8_tensor h = mx8_make_tensor(NULL, m->recipe.dtype, 2, (const int64_t[]){m->T, m->config.dim});
+    for (m->head_rows = MOST; m->head_rows >= LEAST; m->head_rows /= 2) {
+        struct mx8_op_call call = make_head_call(m, h, h);
+        MX8_TRY(mx8_infer_op(mx8_get_op(MX8_OP_LM_HEAD_LOSS), 1, &call));
+        if (call.workspace_size > m->head->at * sizeof(float)) continue;
+        m->head_bytes = m->head->at * sizeof(float);
+        return MX8_OK;
+    }
+    m->head_rows = 0;
+    return MX8_OK;
+}
+
+/* What lies between the tensors of the flat arrays counts in their sums: it stays zero. */
+static enum mx8_status clear_gaps(struct mx8_model *m) {
+    const struct mx8_exec *x = &m->ctx->exec;
+    for (int64_t i = 0; i < m->params.count; i++) {
+        const struct mx8_param *p = &m->params.param[i];
+        const size_t end = p->at + (size_t)p->count, next = i + 1 < m->params.count ? p[1].at : m->params.elements;
+        if (end < next) MX8_TRY(x->k->fill(x, m->gradients + end, 0, (next - end) * sizeof(float)));
+    }
+    return MX8_OK;
+}
+
+static enum mx8_status run_head(struct mx8_model *m, struct mx8_tensor h, struct mx8_tensor dh) {
+    struct mx8_op_call call = make_head_call(m, h, dh);
+    const int lends = dh.ndim && m->head_bytes;
+    if (lends) {
+        if (m->accumulate)
+            return MX8_FAIL(MX8_INVALID_ARGUMENT, "mx8i_forward_backward: gradients are to be added to, but the model "
+                                                  "was planned with loss_chunk_rows -1");
+        m->lent_bytes = m->head_bytes;
+    }
+    enum mx8_status status = mx8i_call(m, MX8_OP_LM_HEAD_LOSS, dh.ndim > 0, &call);
+    m->lent_bytes = 0;
+    MX8_TRY(status);
+    return lends && !m->planning ? clear_gaps(m) : MX8_OK;
 }
 
 static enum mx8_status run_final_norm(

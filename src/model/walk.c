@@ -43,17 +43,17 @@ static void name_weight(struct mx8_model *m, const struct mx8_param *p) {
 
 enum mx8_status mx8i_call(struct mx8_model *m, enum mx8_row row, int32_t backward, struct mx8_op_call *call) {
     const struct mx8_op *op = mx8_get_op((int32_t)row);
-    struct mx8_plan top = {m->scratch.used}; /* a call's workspace is what the scratch stack has above its tensors */
+    struct mx8_plan top = {m->scratch.used}; /* a call's workspace is above the scratch stack's tensors, or lent */
     if (!m->planning) {
         size_t at = mx8i_reserve(&top, 0);
-        call->workspace = m->scratch.base + at;
-        call->workspace_size = m->plan->scratch - at;
+        call->workspace = m->lent_bytes ? (void *)m->gradients : m->scratch.base + at;
+        call->workspace_size = m->lent_bytes ? m->lent_bytes : m->plan->scratch - at;
         if (m->ctx->exec.profile) return run_labelled(m, op, backward, call);
         return mx8_run_op(m->ctx, op, backward, call);
     }
     struct mx8_op_call inferred = *call;
     MX8_TRY(mx8_infer_op(op, backward, &inferred));
-    mx8i_reserve(&top, inferred.workspace_size);
+    if (!m->lent_bytes) mx8i_reserve(&top, inferred.workspace_size);
     if (m->scratch.peak < top.size) m->scratch.peak = top.size;
     return MX8_OK;
 }

@@ -109,10 +109,11 @@ static void resolve_rest(const struct mx8_options *o, struct mx8_job *job, const
 }
 
 /* Each chunk of the head adds to all of its weight's gradient (4 V D bytes read and written): on CUDA, where that is what a
- * small chunk waits for, a chunk is as large as 2 GiB of bf16 logits allow, up to 8192 rows. The CPU keeps the operator's
- * own choice, which stays in its caches. */
+ * small chunk waits for, a chunk is as large as the memory of later gradients allows, or, where gradients accumulate, 2 GiB
+ * of bf16 logits. The CPU keeps the operator's own choice, which stays in its caches. */
 static int64_t choose_loss_chunk(const struct mx8_job *job) {
     if (job->device == 0) return 0;
+    if (job->accumulation == 1) return -1;
     int64_t rows = 8192;
     while (rows > 512 && rows * job->config.vocab_size * 2 > INT64_C(2) << 30) rows /= 2;
     return rows;

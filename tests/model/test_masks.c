@@ -48,19 +48,19 @@ static void check_attention(struct subject *s, int64_t layer, const int32_t *doc
     }
 }
 
-/* q of one token is its normalised input through wq, turned by its position in the sequence unless the layer has none.
+/* q of one token is its normalised input (the norm's weights are ones) through wq, turned by its position in the sequence unless the layer has none.
  */
 static void check_positions(struct subject *s, int64_t layer, int64_t t) {
     const struct mx8_model_config *c = mx8i_get_config(s->m);
     const struct mx8_layer *l = &s->m->layer[layer];
     const int64_t D = c->dim, d = D / c->n_heads;
-    const float *n1 = (const float *)l->a.n1.hp.data + t * D, *w = mx8i_get_masters(s->m) + l->wq->at;
+    const float *in = (const float *)l->a.x.data + t * D, rstd = ((const float *)l->a.rstd_attention.data)[t], *w = mx8i_get_masters(s->m) + l->wq->at;
     const float *q = (const float *)l->a.q.data + t * D;
     int turned = !c->every_n_layers_nope || layer % c->every_n_layers_nope != 0;
     for (int64_t row = 0; row < D; row += 2) {
         double x[2] = {0, 0}, angle = turned ? (double)(t % S) * pow(c->rope_theta, -(double)(row % d) / (double)d) : 0;
         for (int64_t i = 0; i < 2; i++) {
-            for (int64_t j = 0; j < D; j++) x[i] += (double)w[(row + i) * D + j] * (double)n1[j];
+            for (int64_t j = 0; j < D; j++) x[i] += (double)w[(row + i) * D + j] * (double)(in[j] * rstd);
         }
         double want[2] = {x[0] * cos(angle) - x[1] * sin(angle), x[0] * sin(angle) + x[1] * cos(angle)};
         assert_true(fabs((double)q[row] - want[0]) < 5e-6 && fabs((double)q[row + 1] - want[1]) < 5e-6);

@@ -133,6 +133,37 @@ static void test_gradients_are_replaced(void **state) {
     free_subject(&fresh);
 }
 
+/* Gradients that are written later lend the head its workspace: the same bits, and zeros between the tensors. */
+static void test_head_in_gradients(void **state) {
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct mx8_model_config c = make_variant(i);
+        const char *recipe = i < 2 ? "bf16" : "mxfp8_moe";
+        c.dim = 96; /* no multiple of 64: tensors with gaps behind them */
+        struct mx8_model_options lent = small;
+        lent.loss_chunk_rows = -1;
+        struct subject plain = make_subject(&c, recipe, small, 1), s = make_subject(&c, recipe, lent, 1);
+        assert_true(mx8i_get_memory_plan(s.m, NULL)->scratch <= mx8i_get_memory_plan(plain.m, NULL)->scratch);
+        assert_true(s.m->head_bytes > 0 && plain.m->head_bytes == 0);
+        int32_t *ids = make_tokens(s.T, c.vocab_size, 8);
+        for (int n = 0; n < 2; n++) assert_true(step(&plain, ids) == step(&s, ids));
+        assert_same_gradients(plain.m, s.m);
+        const struct mx8_param_table *t = mx8i_get_params(s.m);
+        int64_t gaps = 0;
+        for (int64_t n = 0; n < t->count; n++) {
+            const size_t next = n + 1 < t->count ? t->param[n + 1].at : t->elements;
+            for (size_t e = t->param[n].at + (size_t)t->param[n].count; e < next; e++, gaps++)
+                assert_true(mx8i_get_gradients(s.m)[e] == 0);
+        }
+        assert_true(gaps > 0);
+        double loss = 0; /* accumulation needs the gradients that would be overwritten */
+        assert_int_equal(mx8i_forward_backward(s.m, ids, ids + s.T, NULL, 1, 1, &loss), MX8_INVALID_ARGUMENT);
+        free(ids);
+        free_subject(&plain);
+        free_subject(&s);
+    }
+}
+
 static double compute_loss(const float *logits, int64_t V, const int32_t *targets, int64_t T) {
     double loss = 0;
     for (int64_t t = 0; t < T; t++) {
@@ -374,7 +405,7 @@ static void test_bad_batches(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_checkpointing_changes_no_bit),
-        cmocka_unit_test(test_threads_change_no_bit), cmocka_unit_test(test_accumulation),
+        cmocka_unit_test(test_threads_change_no_bit), cmocka_unit_test(test_accumulation), cmocka_unit_test(test_head_in_gradients),
         cmocka_unit_test(test_gradients_are_replaced), cmocka_unit_test(test_validation),
         cmocka_unit_test(test_ignored_targets), cmocka_unit_test(test_empty_experts),
         cmocka_unit_test(test_recipe_options), cmocka_unit_test(test_weight_codes),
