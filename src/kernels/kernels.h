@@ -221,17 +221,6 @@ struct mx8_kernels {
     enum mx8_status (*adamw)(const struct mx8_exec *x, const struct mx8_adamw_job *j);
     enum mx8_status (*fill_normal)(const struct mx8_exec *x, const struct mx8_normal_job *j);
 
-    /* What only some backends have: NULL, or UNSUPPORTED without a message for a job that they do not take. */
-    enum mx8_status (*quantize_from)(
-        const struct mx8_exec *x, const struct mx8_quant_source *s, const struct mx8_quant_job *j);
-    /* A stream of the context's own, released with it: graphs cannot be recorded on the default stream. NULL: no graphs. */
-    enum mx8_status (*make_stream)(const struct mx8_exec *x, void **stream);
-    /* What is asked for between begin and end is recorded, not done; launching does it. NULL: no graphs here. */
-    enum mx8_status (*begin_graph)(const struct mx8_exec *x);
-    enum mx8_status (*end_graph)(const struct mx8_exec *x, void **graph); /* NULL after a failure; ends the recording */
-    enum mx8_status (*launch_graph)(const struct mx8_exec *x, void *graph);
-    void (*release_graph)(const struct mx8_exec *x, void *graph);
-
     /* y[i] = round(a[i] + b[i]) ; y may be a or b. y = cast(x). Contiguous. */
     enum mx8_status (*add)(const struct mx8_exec *x, void *y, const void *a, const void *b, int32_t dtype, int64_t n);
     enum mx8_status (*cast)(const struct mx8_exec *x, void *y, int32_t y_dtype, const void *a, int32_t a_dtype, int64_t n);
@@ -245,6 +234,17 @@ struct mx8_kernels {
     enum mx8_status (*clip_factor)(const struct mx8_exec *x, float *factor, float *norm, const double *sum_squares, float max_norm);
     /* *flag (device int32) = 1 if any of a[0..n) is NaN or Inf; untouched otherwise. */
     enum mx8_status (*check_finite)(const struct mx8_exec *x, int32_t *flag, const void *a, int32_t dtype, int64_t n);
+
+    /* What only some backends have: NULL, or UNSUPPORTED without a message for a job that they do not take. */
+    enum mx8_status (*quantize_from)(
+        const struct mx8_exec *x, const struct mx8_quant_source *s, const struct mx8_quant_job *j);
+    /* A stream of the context's own, released with it: graphs cannot be recorded on the default stream. NULL: no graphs. */
+    enum mx8_status (*make_stream)(const struct mx8_exec *x, void **stream);
+    /* What is asked for between begin and end is recorded, not done; launching does it. NULL: no graphs here. */
+    enum mx8_status (*begin_graph)(const struct mx8_exec *x);
+    enum mx8_status (*end_graph)(const struct mx8_exec *x, void **graph); /* NULL after a failure; ends the recording */
+    enum mx8_status (*launch_graph)(const struct mx8_exec *x, void *graph);
+    void (*release_graph)(const struct mx8_exec *x, void *graph);
 };
 
 /* A context is an exec plus what it owns; operators reach the table through it. */

@@ -1,5 +1,6 @@
 /* Which kernel table is chosen, why, and that every table is whole. */
 #include "test.h"
+#include <stddef.h>
 #include "base/cpu.h"
 #include "kernels/kernels.h"
 
@@ -73,7 +74,8 @@ static void test_unknown(void **state) {
     assert_null(k);
 }
 
-/* An entry that a table leaves out would be a jump to NULL in some operator: every word of the struct must be set. */
+/* An entry that a table leaves out would be a jump to NULL in some operator: every word of the struct must be set, up to
+ * those that only some backends have, which stand last. */
 static void test_whole(void **state) {
     (void)state;
     for (int i = 0; i <= best_isa(); i++) {
@@ -81,7 +83,7 @@ static void test_whole(void **state) {
         assert_ok(mx8i_find_cpu_kernels(names[i], &k, NULL, 0));
         void *word[sizeof *k / sizeof(void *)];
         memcpy(word, k, sizeof word);
-        for (size_t w = 0; w < sizeof word / sizeof *word; w++)
+        for (size_t w = 0; w < offsetof(struct mx8_kernels, quantize_from) / sizeof *word; w++)
             if (!word[w]) fail_msg("%s: entry %zu is missing", k->name, w);
         assert_true(k->scratch_size(1) > 0 && k->scratch_size(64) >= k->scratch_size(1));
     }
