@@ -6,12 +6,13 @@
 #include "base/memory.h"
 #include "cli/token_tools.h"
 #include "cli/weight_tools.h"
+#include "train/open_weights.h"
 #include "train/resolve.h"
 
 static const char usage[] =
     "usage: mx8 convert IN OUT --to hf|torchtitan|mxfp8 [--architecture NAME] [--dtype f32|bf16]\n\n"
-    "IN is a Hugging Face folder (config.json and model.safetensors or its shards), a folder of final weights that\n"
-    "mx8 train wrote, or a safetensors file under torchtitan's names. OUT is a new folder. Nothing is computed: where "
+    "IN is a Hugging Face folder (config.json and model.safetensors or its shards), a checkpoint of mx8 train (step-N),\n"
+    "or a safetensors file under torchtitan's names. OUT is a new folder. Nothing is computed: where "
     "the\n"
     "dtype stays, so does every bit. Memory stays small whatever the model's size.\n\n"
     "  --to hf          config.json and weights as `transformers` reads them\n"
@@ -76,16 +77,7 @@ static enum mx8_status find_family(
     const struct mx8_options *o, const struct mx8_weights *s, const struct mx8_hf_family **out) {
     const char *name = mx8i_get_text(o, "architecture");
     *out = strcmp(name, "auto") ? mx8i_find_hf_family(name) : s->family;
-    for (int32_t i = 0; !*out && mx8i_hf_families[i]; i++) {
-        char *text;
-        if (mx8i_write_hf_config(mx8i_hf_families[i], &s->config, MX8_F32, NULL, &text) != MX8_OK) continue;
-        mx8i_release(text);
-        *out = mx8i_hf_families[i];
-    }
-    if (*out) return MX8_OK;
-    return MX8_FAIL(MX8_UNSUPPORTED,
-        "%s: none of %s can hold this architecture; --architecture NAME says what one of them lacks", s->path,
-        mx8i_list_hf_families());
+    return *out ? MX8_OK : mx8i_guess_hf_family(&s->config, out);
 }
 
 static enum mx8_status convert_source(
@@ -124,7 +116,7 @@ static enum mx8_status convert(
     struct mx8_weights s;
     int32_t given;
     MX8_TRY(mx8i_find_architecture(o, in, &config, &given));
-    MX8_TRY(mx8i_open_weights(in, given ? &config : NULL, &s));
+    MX8_TRY(mx8i_open_saved_weights(in, given ? &config : NULL, &s));
     enum mx8_status status = convert_source(o, &s, out, log);
     mx8i_close_weights(&s);
     return status;

@@ -10,11 +10,12 @@
 #include "cli/token_tools.h"
 #include "cli/weight_tools.h"
 #include "train/generate.h"
+#include "train/open_weights.h"
 
 static const char usage[] =
     "usage: mx8 generate WEIGHTS [--prompt TEXT] [--max-new-tokens N] [--temperature T] [--top-p P] [--top-k K] "
     "[--seed N]\n\n"
-    "WEIGHTS is a Hugging Face folder, a folder of final weights that mx8 train wrote, or a safetensors file. Text "
+    "WEIGHTS is a Hugging Face folder, a checkpoint of mx8 train (step-N), or a safetensors file. Text "
     "goes to\n"
     "standard output as it is made, always valid UTF-8; what is said about it goes to standard error. The same seed "
     "gives the\n"
@@ -144,11 +145,14 @@ static enum mx8_status open_model(struct session *s, int64_t length) {
     const struct mx8_context_options device = {
         .device = !strcmp(mx8i_get_text(s->o, "device"), "cuda"), .threads = (int32_t)mx8i_get_int(s->o, "threads")};
     MX8_TRY(mx8i_find_architecture(s->o, s->path, &config, &given));
-    if (!given) MX8_TRY(mx8i_read_weights_config(s->path, &config));
+    struct mx8_weights weights;
     MX8_TRY(mx8_create_context(&device, &s->ctx));
-    MX8_TRY(mx8i_plan_model(&config, &recipe, &options, &s->model));
-    MX8_TRY(mx8i_allocate_model(s->model, s->ctx));
-    return mx8i_load_open_weights(s->model, s->path, NULL);
+    MX8_TRY(mx8i_open_saved_weights(s->path, given ? &config : NULL, &weights));
+    enum mx8_status status = mx8i_plan_model(&weights.config, &recipe, &options, &s->model);
+    if (status == MX8_OK) status = mx8i_allocate_model(s->model, s->ctx);
+    if (status == MX8_OK) status = mx8i_load_opened_weights(s->model, &weights, NULL);
+    mx8i_close_weights(&weights);
+    return status;
 }
 
 static enum mx8_status write_logits(struct session *s, const char *path) {

@@ -2,6 +2,7 @@
 #include <string.h>
 #include "base/error.h"
 #include "cli/weight_tools.h"
+#include "train/open_weights.h"
 #include "train/resolve.h"
 
 static int describes_architecture(const struct mx8_option *option) {
@@ -28,6 +29,6 @@ enum mx8_status mx8i_find_architecture(
     if (mx8i_is_set(o, "model.flavor"))
         MX8_TRY(mx8i_find_preset(mx8i_get_text(o, "model.flavor"), config, NULL, NULL));
     else
-        MX8_TRY(mx8i_read_weights_config(path, config));
+        MX8_TRY(mx8i_read_saved_config(path, config));
     return mx8i_override_config(o, config);
 }

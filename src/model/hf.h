@@ -57,6 +57,8 @@ struct mx8_hf_family {
 extern const struct mx8_hf_family *const mx8i_hf_families[];
 const struct mx8_hf_family *mx8i_find_hf_family(const char *name); /* by name or architecture; NULL */
 const char *mx8i_list_hf_families(void);
+/* The first family whose config.json can say what the configuration is; UNSUPPORTED when there is none. */
+enum mx8_status mx8i_guess_hf_family(const struct mx8_model_config *c, const struct mx8_hf_family **out);
 
 /* The rule of one of our tensors, NULL when the family has none. *layer is -1 outside the blocks. */
 const struct mx8_hf_rule *mx8i_find_hf_rule(const struct mx8_hf_family *f, const char *ours, int64_t *layer);
@@ -84,6 +86,15 @@ enum mx8_status mx8i_compare_configs(
 
 /* ---- reading ---- */
 
+/* Tensors under torchtitan's names that come from elsewhere: elements [from, from + n) as F32 or BF16. */
+struct mx8_weights_reader {
+    enum mx8_status (*read)(void *user, const char *name, int64_t from, int64_t n, int32_t dtype, void *out);
+    int (*has)(void *user, const char *name);
+    void (*close)(void *user); /* may be NULL */
+    void *user;
+    int32_t dtype;             /* as stored */
+};
+
 struct mx8_weights {
     char *path;
     const struct mx8_hf_family *family; /* NULL: torchtitan's names */
@@ -94,12 +105,16 @@ struct mx8_weights {
     const struct mx8_st_entry **sorted; /* by name */
     int64_t n_entries;
     const char *prefix; /* before every name of the family ("language_model.") */
+    struct mx8_weights_reader reader;   /* reader.read NULL: the files above */
     char *idle;         /* of struct mx8_hf_config; NULL: none */
 };
 
 /* Opens a folder of the kinds above, or a file, and checks every tensor: all that is missing, misshapen, of a strange
  * dtype or left over is named in one error. `config` is the architecture for files that do not tell it (NULL: none). */
 enum mx8_status mx8i_open_weights(const char *path, const struct mx8_model_config *config, struct mx8_weights *out);
+/* Weights of a reader, which must have every tensor of the configuration. Closes the reader when it fails. */
+enum mx8_status mx8i_wrap_weights(const char *path, const struct mx8_model_config *config,
+    const struct mx8_weights_reader *reader, struct mx8_weights *out);
 void mx8i_close_weights(struct mx8_weights *s);
 /* The architecture that a path tells about itself; UNSUPPORTED when it tells none. */
 enum mx8_status mx8i_read_weights_config(const char *path, struct mx8_model_config *out);

@@ -387,3 +387,15 @@ enum mx8_status mx8i_write_hf_config(
     free(dumped);
     return status;
 }
+
+enum mx8_status mx8i_guess_hf_family(const struct mx8_model_config *c, const struct mx8_hf_family **out) {
+    for (int32_t i = 0; mx8i_hf_families[i]; i++) {
+        char *text;
+        if (mx8i_write_hf_config(mx8i_hf_families[i], c, MX8_F32, NULL, &text) != MX8_OK) continue;
+        mx8i_release(text);
+        *out = mx8i_hf_families[i];
+        return MX8_OK;
+    }
+    return MX8_FAIL(MX8_UNSUPPORTED, "none of %s can hold this architecture (mx8 convert --architecture NAME says what "
+                                     "one of them lacks)", mx8i_list_hf_families());
+}

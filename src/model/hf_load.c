@@ -37,13 +37,17 @@ static enum mx8_status load_all(struct mx8_model *m, const struct mx8_weights *w
     return status == MX8_OK ? mx8i_refresh_weights(m, 0) : status;
 }
 
-enum mx8_status mx8i_load_open_weights(struct mx8_model *m, const char *path, const struct mx8_log *log) {
+enum mx8_status mx8i_load_opened_weights(struct mx8_model *m, const struct mx8_weights *w, const struct mx8_log *log) {
     static const struct mx8_log silent;
+    if (!m->ctx) return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: the model has no memory yet", w->path);
+    MX8_TRY(mx8i_compare_configs(w->path, &m->config, &w->config));
+    return load_all(m, w, log ? log : &silent);
+}
+
+enum mx8_status mx8i_load_open_weights(struct mx8_model *m, const char *path, const struct mx8_log *log) {
     struct mx8_weights w;
-    if (!m->ctx) return MX8_FAIL(MX8_INVALID_ARGUMENT, "mx8i_load_open_weights: the model has no memory yet");
     MX8_TRY(mx8i_open_weights(path, &m->config, &w));
-    enum mx8_status status = mx8i_compare_configs(path, &m->config, &w.config);
-    if (status == MX8_OK) status = load_all(m, &w, log ? log : &silent);
+    enum mx8_status status = mx8i_load_opened_weights(m, &w, log);
     mx8i_close_weights(&w);
     return status;
 }

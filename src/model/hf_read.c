@@ -126,9 +126,38 @@ static void copy_rows(const struct view *v, const struct mx8_window *w, int64_t 
     }
 }
 
+/* Out of a reader: row by row of ours, or of the transpose, a column at a time into its place. */
+static enum mx8_status read_through(const struct mx8_weights *s, const struct mx8_param *p, const struct mx8_window *w,
+    int32_t dtype, void *out, int64_t ls) {
+    const struct mx8_weights_reader *r = &s->reader;
+    const int64_t N = p->ndim == 1 ? p->shape[0] : p->shape[p->ndim - 2], K = p->ndim == 1 ? 1 : p->shape[p->ndim - 1];
+    const int64_t head = mx8i_get_head_dim(&s->config), first = w->expert * N * K;
+    const size_t size = mx8_get_dtype_size(dtype);
+    if (!w->transposed) {
+        for (int64_t i = w->r0; i < w->r1; i++) {
+            const int64_t row = w->halves ? unhalve(i, head) : i;
+            MX8_TRY(r->read(r->user, p->name, first + row * K + w->c0, w->c1 - w->c0, dtype,
+                (uint8_t *)out + (size_t)((i - w->r0) * ls) * size));
+        }
+        return MX8_OK;
+    }
+    uint32_t part[1024];
+    for (int64_t r0 = w->r0; r0 < w->r1; r0 += 1024) {
+        const int64_t n = w->r1 - r0 < 1024 ? w->r1 - r0 : 1024;
+        for (int64_t c = w->c0; c < w->c1; c++) {
+            MX8_TRY(r->read(r->user, p->name, first + c * K + r0, n, dtype, part));
+            for (int64_t i = 0; i < n; i++)
+                memcpy((uint8_t *)out + (size_t)((r0 - w->r0 + i) * ls + c - w->c0) * size,
+                    (const uint8_t *)part + (size_t)i * size, size);
+        }
+    }
+    return MX8_OK;
+}
+
 enum mx8_status mx8i_read_window(const struct mx8_weights *s, const struct mx8_param *p, const struct mx8_window *w,
     int32_t dtype, void *out, int64_t ls) {
     struct view v;
+    if (s->reader.read) return read_through(s, p, w, dtype, out, ls);
     MX8_TRY(find_view(s, p, w->expert, &v));
     const int64_t head = mx8i_get_head_dim(&s->config);
     if (!w->transposed && !v.scales && v.dtype == dtype && v.column_step == 1) {
@@ -155,6 +184,7 @@ enum mx8_status mx8i_read_weights(
     if (from < 0 || n < 0 || from > p->count - n)
         return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: elements %lld to %lld of %s, which has %lld", s->path,
             (long long)from, (long long)(from + n), p->name, (long long)p->count);
+    if (s->reader.read) return s->reader.read(s->reader.user, p->name, from, n, dtype, out);
     while (n > 0) {
         struct mx8_window w = {.expert = from / (N * K), .c0 = from % K};
         w.r0 = from / K % N;
@@ -172,6 +202,11 @@ enum mx8_status mx8i_read_weights(
 
 enum mx8_status mx8i_read_weights_bias(
     const struct mx8_weights *s, const struct mx8_buffer *b, float *out, int32_t *found) {
+    if (s->reader.read) {
+        memset(out, 0, (size_t)b->count * sizeof *out);
+        *found = s->reader.has(s->reader.user, b->name);
+        return *found ? s->reader.read(s->reader.user, b->name, 0, b->count, MX8_F32, out) : MX8_OK;
+    }
     const struct mx8_st_entry *e = s->family ? NULL : mx8i_find_weights_entry(s, b->name);
     *found = e != NULL;
     memset(out, 0, (size_t)b->count * sizeof *out);

@@ -290,7 +290,20 @@ enum mx8_status mx8i_read_weights_config(const char *path, struct mx8_model_conf
     return status;
 }
 
+enum mx8_status mx8i_wrap_weights(const char *path, const struct mx8_model_config *config,
+    const struct mx8_weights_reader *reader, struct mx8_weights *out) {
+    *out = (struct mx8_weights){.path = mx8i_copy_text(path), .prefix = "", .reader = *reader, .config = *config};
+    enum mx8_status status = out->path ? mx8i_build_params(config, 1, &out->params) : MX8_OUT_OF_MEMORY;
+    for (int64_t i = 0; i < out->params.count && status == MX8_OK; i++) {
+        if (!reader->has(reader->user, out->params.param[i].name))
+            status = MX8_FAIL(MX8_FORMAT_ERROR, "%s: %s is missing", path, out->params.param[i].name);
+    }
+    if (status != MX8_OK) mx8i_close_weights(out);
+    return status;
+}
+
 void mx8i_close_weights(struct mx8_weights *s) {
+    if (s->reader.close) s->reader.close(s->reader.user);
     for (int64_t i = 0; i < s->n_files; i++) mx8i_close_safetensors(&s->file[i]);
     mx8i_free_params(&s->params);
     mx8i_release(s->file);
@@ -301,6 +314,7 @@ void mx8i_close_weights(struct mx8_weights *s) {
 }
 
 int32_t mx8i_get_weights_dtype(const struct mx8_weights *s) {
+    if (s->reader.read) return s->reader.dtype;
     for (int64_t i = 0; i < s->params.count; i++) {
         int64_t layer;
         char name[128];

@@ -99,6 +99,8 @@ void mx8i_set_dump(struct mx8_model *m, struct mx8_dump *dump);
 enum mx8_status mx8i_load_weights(struct mx8_model *m, const char *path, const struct mx8_log *log);
 enum mx8_status mx8i_save_weights(struct mx8_model *m, const char *path, int32_t dtype);
 /* From a Hugging Face folder, or anything else that hf.h opens; the architectures must agree. */
+struct mx8_weights;
+enum mx8_status mx8i_load_opened_weights(struct mx8_model *m, const struct mx8_weights *w, const struct mx8_log *log);
 enum mx8_status mx8i_load_open_weights(struct mx8_model *m, const char *path, const struct mx8_log *log);
 
 #endif
