@@ -11,7 +11,8 @@
 
 static const char usage[] =
     "usage: mx8 convert IN OUT --to hf|torchtitan|mxfp8 [--architecture NAME] [--dtype f32|bf16]\n\n"
-    "IN is a Hugging Face folder (config.json and model.safetensors or its shards), a checkpoint of mx8 train (step-N),\n"
+    "IN is a Hugging Face folder (config.json and model.safetensors or its shards), a checkpoint of mx8 train "
+    "(step-N),\n"
     "or a safetensors file under torchtitan's names. OUT is a new folder. Nothing is computed: where "
     "the\n"
     "dtype stays, so does every bit. Memory stays small whatever the model's size.\n\n"

@@ -92,7 +92,7 @@ struct mx8_weights_reader {
     int (*has)(void *user, const char *name);
     void (*close)(void *user); /* may be NULL */
     void *user;
-    int32_t dtype;             /* as stored */
+    int32_t dtype; /* as stored */
 };
 
 struct mx8_weights {
@@ -104,9 +104,9 @@ struct mx8_weights {
     int64_t n_files;
     const struct mx8_st_entry **sorted; /* by name */
     int64_t n_entries;
-    const char *prefix; /* before every name of the family ("language_model.") */
-    struct mx8_weights_reader reader;   /* reader.read NULL: the files above */
-    char *idle;         /* of struct mx8_hf_config; NULL: none */
+    const char *prefix;               /* before every name of the family ("language_model.") */
+    struct mx8_weights_reader reader; /* reader.read NULL: the files above */
+    char *idle;                       /* of struct mx8_hf_config; NULL: none */
 };
 
 /* Opens a folder of the kinds above, or a file, and checks every tensor: all that is missing, misshapen, of a strange

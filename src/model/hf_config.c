@@ -396,6 +396,8 @@ enum mx8_status mx8i_guess_hf_family(const struct mx8_model_config *c, const str
         *out = mx8i_hf_families[i];
         return MX8_OK;
     }
-    return MX8_FAIL(MX8_UNSUPPORTED, "none of %s can hold this architecture (mx8 convert --architecture NAME says what "
-                                     "one of them lacks)", mx8i_list_hf_families());
+    return MX8_FAIL(MX8_UNSUPPORTED,
+        "none of %s can hold this architecture (mx8 convert --architecture NAME says what "
+        "one of them lacks)",
+        mx8i_list_hf_families());
 }

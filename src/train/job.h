@@ -46,6 +46,7 @@ struct mx8_checkpoint_options {
     int64_t interval, keep, load_step;      /* keep 0: all; load_step -1: the newest */
     size_t shard_bytes;
     int32_t enable, async, first_step, initial_model_only, last_model_only, export_dtype;
+    int32_t initial_in_hf, last_in_hf;
     int32_t exclude;       /* enum mx8_exclude, added up */
     int32_t goes_on;       /* a save that fails is a warning */
 };

@@ -72,8 +72,7 @@ static int has_tensor(void *user, const char *name) {
 
 /* Stored as it is wanted, or bf16 that is wanted wide: the checkpoint's own reading. f32 that is wanted narrow is
  * rounded here. */
-static enum mx8_status read_tensor(
-    void *user, const char *name, int64_t from, int64_t n, int32_t dtype, void *out) {
+static enum mx8_status read_tensor(void *user, const char *name, int64_t from, int64_t n, int32_t dtype, void *out) {
     const struct mx8_checkpoint *c = user;
     const int64_t tensor = mx8i_find_stored_tensor(&c->manifest, name);
     if (tensor < 0) return MX8_FAIL(MX8_FORMAT_ERROR, "%s has no tensor %s", c->folder, name);

@@ -160,9 +160,10 @@ const struct mx8_option mx8i_option_table[] = {
         "start from a checkpoint, or from a safetensors file or a folder with model.safetensors; "
         "not looked at when there is a checkpoint to resume")},
     {BOOL("checkpoint.initial_load_model_only", "true", "of it, load the weights alone; false: go on from its step")},
-    {BOOL("checkpoint.initial_load_in_hf", "false", ONLY "torchtitan's tensor names")},
+    {BOOL("checkpoint.initial_load_in_hf", "false",
+        "initial_load_path is a Hugging Face folder; its config.json is the architecture unless model.flavor is set")},
     {BOOL("checkpoint.last_save_model_only", "true", "the last step saves the weights alone, which cannot be resumed")},
-    {BOOL("checkpoint.last_save_in_hf", "false", ONLY "torchtitan's tensor names")},
+    {BOOL("checkpoint.last_save_in_hf", "false", "also write the last step to dump_folder/hf/step-N, for transformers")},
     {CHOICE("checkpoint.export_dtype", "float32", "float32|bfloat16", "of weights that are saved alone")},
     {CHOICE("checkpoint.async_mode", "disabled", "disabled|async|async_with_pinned_mem",
         "async: training goes on while a copy in host memory is written")},

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/error.h"
+#include "model/hf.h"
 #include "train/resolve.h"
 
 /* What the option says becomes the field; a word such as "none" becomes the field's `none`. */
@@ -66,10 +67,21 @@ static enum mx8_status resolve_checkpointing(const struct mx8_options *o, struct
     return MX8_OK;
 }
 
+/* The flavor; or the architecture of the Hugging Face folder that training starts from. */
+static enum mx8_status find_start(
+    const struct mx8_options *o, struct mx8_model_config *config, int64_t *seq_len, int64_t *batch) {
+    const char *path = mx8i_get_text(o, "checkpoint.initial_load_path");
+    if (mx8i_is_set(o, "model.flavor") || !mx8i_get_bool(o, "checkpoint.initial_load_in_hf") || !path[0])
+        return mx8i_find_preset(mx8i_get_text(o, "model.flavor"), config, seq_len, batch);
+    *seq_len = 2048;
+    *batch = 1;
+    return mx8i_read_weights_config(path, config);
+}
+
 enum mx8_status mx8i_resolve_model(const struct mx8_options *o, struct mx8_job *job) {
     struct mx8_model_config *config = &job->config;
     int64_t seq_len, batch;
-    MX8_TRY(mx8i_find_preset(mx8i_get_text(o, "model.flavor"), config, &seq_len, &batch));
+    MX8_TRY(find_start(o, config, &seq_len, &batch));
     config->force_balance = mx8i_get_bool(o, "debug.force_load_balance");
     MX8_TRY(mx8i_override_config(o, config));
 

@@ -93,6 +93,10 @@ static enum mx8_status make_weights(struct mx8_run *r) {
 static enum mx8_status start_anew(struct mx8_run *r) {
     const char *path = r->job->checkpoint.initial_load_path;
     if (!path[0]) return make_weights(r);
+    if (r->job->checkpoint.initial_in_hf) {
+        mx8i_log(&r->watch->log, "Loading weights from the Hugging Face folder %s", path);
+        return mx8i_load_open_weights(r->model, path, &r->watch->log);
+    }
     char *manifest = mx8i_format_text("%s/" MX8_MANIFEST_NAME, path);
     if (!manifest) return MX8_OUT_OF_MEMORY;
     int is_checkpoint = mx8i_is_file(manifest);

@@ -25,4 +25,8 @@ enum mx8_status mx8i_save_step(struct mx8_run *r, const struct mx8_step *s);
 /* When training has ended: saves the last step if it is not saved yet, and waits. */
 enum mx8_status mx8i_save_last(struct mx8_run *r, struct mx8_summary *out);
 
+/* ---- export.c ---- */
+/* checkpoint.last_save_in_hf: the saved last step as dump_folder/hf/step-N, beside what is there already. */
+enum mx8_status mx8i_export_last(struct mx8_run *r);
+
 #endif
