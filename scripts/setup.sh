@@ -1,7 +1,7 @@
 # shellcheck shell=sh disable=SC2034 # sourced by demo.sh and test.sh: packages and builds; POSIX sh
 
 base_packages="gcc libc6-dev make cmake ninja-build pkg-config libjansson-dev"
-test_packages="libcmocka-dev libpcre2-dev zlib1g-dev libzstd-dev"
+test_packages="libcmocka-dev libpcre2-dev zlib1g-dev libzstd-dev libopenmpi-dev openmpi-bin"
 
 is_installed() {
     [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]

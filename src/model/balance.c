@@ -34,6 +34,17 @@ static void balance_layer(float *bias, const int64_t *count, int64_t E, float co
     }
 }
 
+/* Counts since the last sum are this rank's own; those before are everyone's already (a skipped step keeps its counts).
+ */
+enum mx8_status mx8i_sum_expert_load(struct mx8_model *m) {
+    const int64_t n = m->moe_layers * m->config.num_experts;
+    if (!m->parallel || !n) return MX8_OK;
+    for (int64_t i = 0; i < n; i++) m->load[i] -= m->known_load[i];
+    MX8_TRY(mx8i_sum_integers(&m->options.dist->host, m->load, n));
+    for (int64_t i = 0; i < n; i++) m->known_load[i] = m->load[i] += m->known_load[i];
+    return MX8_OK;
+}
+
 enum mx8_status mx8i_update_expert_bias(struct mx8_model *m) {
     const size_t bytes = m->params.buffer_elements * sizeof(float);
     if (bytes) {
@@ -48,6 +59,8 @@ enum mx8_status mx8i_update_expert_bias(struct mx8_model *m) {
         }
         MX8_TRY(x->k->upload(x, m->buffers, bias, bytes));
     }
-    memset(m->load, 0, (size_t)(m->moe_layers * m->config.num_experts) * sizeof *m->load);
+    const size_t counts = (size_t)(m->moe_layers * m->config.num_experts) * sizeof *m->load;
+    memset(m->load, 0, counts);
+    if (m->parallel) memset(m->known_load, 0, counts);
     return MX8_OK;
 }

@@ -13,17 +13,19 @@
  * linears read, and the others shrink beside it. */
 enum mx8_status mx8i_plant_outliers(struct mx8_model *m, int64_t every, double factor) {
     const struct mx8_exec *x = &m->ctx->exec;
-    const int64_t D = m->config.dim, V = m->config.vocab_size, most = 4096;
-    float *values = mx8i_allocate((size_t)(most * D) * sizeof *values, "rows of the embedding");
+    const int64_t D = m->config.dim, most = 4096 * D;
+    const struct mx8_part_of part = mx8i_get_part(m, m->embedding);
+    float *values = mx8i_allocate((size_t)most * sizeof *values, "rows of the embedding");
     if (!values) return MX8_OUT_OF_MEMORY;
     enum mx8_status status = MX8_OK;
-    for (int64_t from = 0; from < V && status == MX8_OK; from += most) {
-        int64_t rows = V - from < most ? V - from : most;
-        float *place = m->masters + m->embedding->at + from * D;
-        size_t bytes = (size_t)(rows * D) * sizeof *values;
+    for (int64_t from = 0; from < part.count && status == MX8_OK; from += most) {
+        int64_t n = part.count - from < most ? part.count - from : most;
+        float *place = m->masters + m->embedding->at + from;
+        size_t bytes = (size_t)n * sizeof *values;
         status = x->k->download(x, values, place, bytes);
-        for (int64_t r = 0; r < rows; r++)
-            for (int64_t c = 0; c < D; c += every) values[r * D + c] *= (float)factor;
+        for (int64_t i = 0; i < n; i++) {
+            if ((part.first + from + i) % D % every == 0) values[i] *= (float)factor;
+        }
         if (status == MX8_OK) status = x->k->upload(x, place, values, bytes);
     }
     mx8i_release(values);

@@ -22,10 +22,17 @@ static enum mx8_status fill_ones(const struct mx8_exec *x, float *values, int64_
 /* Value i depends on (seed, name, i) alone, so a shard can make its own part. */
 static enum mx8_status init_param(struct mx8_model *m, const struct mx8_param *p, uint64_t seed) {
     const struct mx8_exec *x = &m->ctx->exec;
+    const struct mx8_part_of part = mx8i_get_part(m, p);
     float *values = m->masters + p->at;
-    if (p->kind == MX8_PARAM_NORM) return fill_ones(x, values, p->count);
-    struct mx8_normal_job job = {
-        .out = values, .n = p->count, .seed = seed, .stream = mx8i_hash_text(p->name), .std = p->init_std, .width = 1};
+    if (!part.count) return MX8_OK;
+    if (p->kind == MX8_PARAM_NORM) return fill_ones(x, values, part.count);
+    struct mx8_normal_job job = {.out = values,
+        .n = part.count,
+        .seed = seed,
+        .stream = mx8i_hash_text(p->name),
+        .first = (uint64_t)part.first,
+        .std = p->init_std,
+        .width = 1};
     if (p->init_cut > 0) {
         job.low = get_normal_probability(-p->init_cut / p->init_std);
         job.width = 1 - 2 * job.low;

@@ -24,7 +24,8 @@ struct mx8_need { int32_t hp, row, col; };
 struct mx8_ffn { const struct mx8_param *w1, *w2, *w3; };
 struct mx8_ffn_saved { struct mx8_tensor gate, up; struct mx8_forms hidden; };
 
-struct mx8_routing { struct mx8_tensor scores, indices, weights, order, positions, offsets; };
+/* groups: ends of the experts' rows on this rank; with expert parallelism not those that it routed (offsets). */
+struct mx8_routing { struct mx8_tensor scores, indices, weights, order, positions, offsets, groups; };
 
 /* What a layer's backward reads. x: layer input; h: x + attention. */
 struct mx8_activations {
@@ -36,6 +37,9 @@ struct mx8_activations {
     size_t mark; /* of the saved stack, before this layer's own part */
 };
 
+/* Expert parallelism, per MoE layer: tokens of every expert on every rank of the group, and the rows received here. */
+struct mx8_dispatch { int32_t *ends; int64_t rows; };
+
 struct mx8_layer {
     const struct mx8_param *attention_norm, *wq, *wk, *wv, *wo, *ffn_norm, *gate;
     const struct mx8_param *q_norm, *k_norm; /* NULL: none, or a norm without weight */
@@ -46,7 +50,36 @@ struct mx8_layer {
     int64_t chunk;          /* attention chunk, 0: none */
     int32_t uses_rope, checkpointed;
     struct mx8_activations a;
+    struct mx8_dispatch dispatch; /* expert parallelism only */
 };
+
+/* ---- who holds what (shard.c) ---- */
+/* One tensor: where it lies among its unit's gathered tensors, and which part of it this rank keeps. */
+struct mx8_shard {
+    int32_t unit;
+    int64_t shape[3];      /* as gathered: with expert parallelism only this rank's experts */
+    size_t full_at;        /* element offset in the unit's arrays */
+    struct mx8_part_of part;
+};
+/* The part of a unit that one group of ranks shares, cut into one contiguous range a rank. */
+struct mx8_segment {
+    int32_t group;         /* enum mx8_group */
+    size_t at, size;       /* in the unit */
+    size_t local_at;       /* of this rank's range in the flat arrays */
+    size_t *cut;           /* ranks + 1, from the segment's start */
+    int32_t gather, reduce; /* tickets */
+};
+/* What is gathered and reduced together: the embedding, each layer, final norm and head. One process has one unit, which
+ * is always there: its arrays are the model's own. */
+struct mx8_unit {
+    struct mx8_segment segment[2]; /* dense, experts (size 0: none) */
+    size_t elements, code_bytes;
+    int32_t slot;
+    enum mx8_unit_state { MX8_UNIT_ABSENT, MX8_UNIT_COMING, MX8_UNIT_HERE } state;
+    uint8_t *values, *codes; /* gathered: bf16 or f32, and what is quantized from it */
+    float *gradients;
+};
+struct mx8_slot { size_t values_at, codes_at, gradients_at; size_t elements, code_bytes; int32_t unit; /* in it; -1 */ };
 
 /* Device memory outside the stacks, in one allocation ("io" of the plan). */
 struct mx8_io {
@@ -57,6 +90,7 @@ struct mx8_io {
     uint8_t *readback;                 /* loss (f64), then (moe layers, E) int32 offsets: one download per microbatch */
     int64_t *saturated;
     int32_t *flags;                    /* one per tensor of the table */
+    int32_t *group_ends;               /* (expert parallel ranks, E): everyone's offsets of the layer at hand */
     int32_t *forced_slots, *forced_order, *forced_positions, *forced_indices, *forced_offsets; /* force_balance */
 };
 
@@ -74,11 +108,30 @@ struct mx8_model {
     struct mx8_memory_plan *plan; /* [0] the model's own memory, [1] with the context's scratch */
 
     struct mx8_context *ctx; /* NULL until allocated */
-    float *masters, *gradients, *moments, *buffers;
+    float *masters, *gradients, *moments, *buffers; /* of this rank's parts */
     uint16_t *copies;
     uint8_t *codes;
     struct mx8_io io;
     struct mx8_stack saved, scratch;
+
+    /* several processes (units.c) */
+    int32_t parallel;          /* more than one process */
+    int32_t experts_here;      /* routed experts of a layer whose weights are gathered on this rank */
+    struct mx8_shard *shard;   /* one a tensor */
+    struct mx8_unit *unit;
+    struct mx8_slot *slot;
+    size_t *cuts;              /* of all segments */
+    int32_t units, slots, reducing /* unit whose gradients are on their way, -1 */, adding;
+    size_t value_bytes, gradient_elements, receive_bytes;
+    uint8_t *gathered, *receive;
+    float *reduced;
+    struct mx8_traffic_plan traffic;
+    struct mx8_part *parts;    /* of an exchange of tokens */
+    int32_t *dispatch_ends;    /* memory of all layers' dispatch.ends */
+    int32_t *local_ends;
+    size_t *cut_bytes;         /* cuts of a gather, in bytes */
+    int64_t *known_load;       /* what of `load` every rank has agreed on */
+
     /* host side */
     uint8_t *host_readback;
     float *host_bias;      /* the buffers, while the bias is updated */
@@ -168,6 +221,42 @@ enum mx8_status mx8i_moe_backward(struct mx8_model *m, struct mx8_layer *l, stru
 enum mx8_status mx8i_layer_forward(struct mx8_model *m, struct mx8_layer *l, int32_t recompute);
 enum mx8_status mx8i_layer_backward(struct mx8_model *m, struct mx8_layer *l, struct mx8_tensor d);
 
+/* ---- shard.c: places in the flat arrays and in the units, from the grid ---- */
+enum mx8_status mx8i_plan_shards(struct mx8_model *m);
+void mx8i_free_shards(struct mx8_model *m);
+static inline const struct mx8_shard *mx8i_get_shard(const struct mx8_model *m, const struct mx8_param *p) {
+    return &m->shard[p - m->params.param];
+}
+
+/* ---- units.c: weights come before they are used, gradients go when they are complete. With one process all of these
+ * return at once. ---- */
+enum { MX8_NO_UNIT = -1 };
+int32_t mx8i_get_embedding_unit(const struct mx8_model *m);
+int32_t mx8i_get_layer_unit(const struct mx8_model *m, int64_t layer); /* NO_UNIT outside the layers */
+int32_t mx8i_get_head_unit(const struct mx8_model *m);
+/* The unit's weights are there when this returns; `next` starts to come. */
+enum mx8_status mx8i_use_unit(struct mx8_model *m, int32_t unit, int32_t next);
+/* Its memory may be used for another unit. */
+void mx8i_drop_unit(struct mx8_model *m, int32_t unit);
+/* Before the first gradient of the unit is written, and after the last. */
+enum mx8_status mx8i_begin_gradients(struct mx8_model *m, int32_t unit);
+enum mx8_status mx8i_end_gradients(struct mx8_model *m, int32_t unit);
+enum mx8_status mx8i_finish_gradients(struct mx8_model *m); /* all that are on their way */
+void mx8i_forget_units(struct mx8_model *m);                /* the weights have changed */
+void mx8i_poll(struct mx8_model *m);                        /* lets transfers get on */
+/* After allocation: where the units' arrays are. */
+void mx8i_place_units(struct mx8_model *m);
+
+/* ---- dispatch.c: expert parallelism ---- */
+int32_t mx8i_is_spread(const struct mx8_model *m); /* experts lie on several ranks */
+/* Rows that this rank's experts get, or while planning the most there can be; without expert parallelism, T top_k. */
+int64_t mx8i_count_expert_rows(const struct mx8_model *m, const struct mx8_layer *l);
+/* Tells all ranks of the group where the tokens go. Fills routing.groups. */
+enum mx8_status mx8i_plan_dispatch(struct mx8_model *m, struct mx8_layer *l);
+/* rows (T top_k, sorted by expert) to the ranks of their experts, and back. */
+enum mx8_status mx8i_dispatch_rows(struct mx8_model *m, struct mx8_layer *l, struct mx8_tensor there, struct mx8_tensor rows);
+enum mx8_status mx8i_return_rows(struct mx8_model *m, struct mx8_layer *l, struct mx8_tensor rows, struct mx8_tensor there);
+
 /* ---- memory.c ---- */
 /* Places of the io block from its start; base NULL: none. Returns its size. */
 size_t mx8i_lay_out_io(const struct mx8_model *m, uint8_t *base, struct mx8_io *io);
@@ -184,7 +273,7 @@ enum mx8_status mx8i_round_for_control(
     struct mx8_model *m, struct mx8_tensor *t, const struct mx8_op_options *quantizer, int32_t is_gradient);
 enum mx8_status mx8i_dump_linear(struct mx8_model *m, const struct mx8_param *p, struct mx8_tensor x,
     struct mx8_tensor dy, struct mx8_tensor offsets);
-/* ---- weights.c: quantizes every converted weight ---- */
-enum mx8_status mx8i_walk_weights(struct mx8_model *m);
+/* ---- weights.c: quantizes every converted weight of the unit ---- */
+enum mx8_status mx8i_walk_weights(struct mx8_model *m, int32_t unit);
 
 #endif

@@ -14,12 +14,15 @@ struct mx8_routing mx8i_take_routing(struct mx8_model *m, const struct mx8_layer
     struct mx8_stack *s = &m->saved;
     /* The offsets are also the expert load, so they live where one download at the end of the step finds them all. */
     void *offsets = m->io.readback ? m->io.readback + sizeof(double) + (size_t)(l->moe * E) * sizeof(int32_t) : NULL;
-    return (struct mx8_routing){.scores = mx8i_take_rows(s, MX8_F32, T, E),
+    struct mx8_routing r = {.scores = mx8i_take_rows(s, MX8_F32, T, E),
         .indices = mx8i_take_rows(s, MX8_I32, T, k),
         .weights = mx8i_take_rows(s, MX8_F32, T, k),
         .order = mx8i_take(s, MX8_I32, 1, &slots),
         .positions = mx8i_take_rows(s, MX8_I32, T, k),
         .offsets = mx8_make_tensor(offsets, MX8_I32, 1, &E)};
+    const int64_t here = m->experts_here;
+    r.groups = mx8i_is_spread(m) ? mx8i_take(s, MX8_I32, 1, &here) : r.offsets;
+    return r;
 }
 
 /* Benchmarks: the indices become a round robin (uploaded once), the weights the scores at those indices. */
@@ -64,7 +67,7 @@ static enum mx8_status route(struct mx8_model *m, struct mx8_layer *l) {
     MX8_TRY(mx8i_call(m, MX8_OP_ROUTER, 0, &call));
     if (m->config.force_balance) MX8_TRY(force_routing(m, r));
     m->scratch.used = mark;
-    return MX8_OK;
+    return mx8i_plan_dispatch(m, l);
 }
 
 static enum mx8_status permute_rows(struct mx8_model *m, const struct mx8_layer *l, struct mx8_tensor rows) {
@@ -74,30 +77,46 @@ static enum mx8_status permute_rows(struct mx8_model *m, const struct mx8_layer 
     return mx8i_call(m, MX8_OP_PERMUTE, 0, &call);
 }
 
-/* MX8_AC_OPS: the experts' input again. `spare` is free until the gradient of the combination is written to it. */
-static enum mx8_status remake_rows(struct mx8_model *m, struct mx8_layer *l, struct mx8_tensor spare) {
-    if (m->options.ac_mode != MX8_AC_OPS) return MX8_OK;
-    struct mx8_need need =
-        mx8i_find_backward_need(m, 2, (const struct mx8_param *[]){l->experts.w1, l->experts.w3});
-    l->a.rows = (struct mx8_forms){.hp = mx8i_take_remade(m, need, spare)};
-    MX8_TRY(permute_rows(m, l, l->a.rows.hp));
-    return mx8i_remake_codes(m, &l->a.rows, need, l->a.routing.offsets);
+/* Rows of each expert side by side, on the rank that holds it. `spare` (may be absent): memory for those of this rank.
+ */
+static enum mx8_status send_rows(
+    struct mx8_model *m, struct mx8_layer *l, struct mx8_tensor to, struct mx8_tensor spare) {
+    size_t mark = m->scratch.used;
+    if (!mx8i_is_spread(m)) return permute_rows(m, l, to);
+    if (!spare.ndim) spare = mx8i_take_rows(&m->scratch, m->recipe.dtype, m->T * m->config.top_k, m->config.dim);
+    MX8_TRY(permute_rows(m, l, spare));
+    MX8_TRY(mx8i_dispatch_rows(m, l, to, spare));
+    m->scratch.used = mark;
+    return MX8_OK;
 }
 
-/* Rows of each expert side by side, and the expert networks. out absent: what backward needs, no more. */
+/* MX8_AC_OPS: the experts' input again. `there` and `spare` are free until the gradient of the combination comes. */
+static enum mx8_status remake_rows(
+    struct mx8_model *m, struct mx8_layer *l, struct mx8_tensor there, struct mx8_tensor spare) {
+    if (m->options.ac_mode != MX8_AC_OPS) return MX8_OK;
+    struct mx8_need need = mx8i_find_backward_need(m, 2, (const struct mx8_param *[]){l->experts.w1, l->experts.w3});
+    l->a.rows = (struct mx8_forms){.hp = mx8i_take_remade(m, need, there)};
+    MX8_TRY(send_rows(m, l, l->a.rows.hp, spare));
+    return mx8i_remake_codes(m, &l->a.rows, need, l->a.routing.groups);
+}
+
+/* The expert networks. out (rows as they were routed) absent: what backward needs, no more. */
 static enum mx8_status run_experts(struct mx8_model *m, struct mx8_layer *l, struct mx8_tensor out) {
     struct mx8_activations *a = &l->a;
-    const struct mx8_routing *r = &a->routing;
-    struct mx8_need need = mx8i_find_need(
-        m, mx8i_keeps_forms(m), 2, (const struct mx8_param *[]){l->experts.w1, l->experts.w3});
+    const struct mx8_tensor groups = a->routing.groups;
+    const int64_t rows = mx8i_count_expert_rows(m, l), D = m->config.dim;
+    struct mx8_need need =
+        mx8i_find_need(m, mx8i_keeps_forms(m), 2, (const struct mx8_param *[]){l->experts.w1, l->experts.w3});
+    struct mx8_tensor there = out; /* the output where it is made */
+    if (out.ndim && mx8i_is_spread(m)) there = mx8i_take_rows(&m->scratch, m->recipe.dtype, rows, D);
     /* Unless they are kept, the rows are dead before the experts' output is written. */
-    a->rows = (struct mx8_forms){.hp = out};
-    if (need.hp || !out.ndim) a->rows.hp = mx8i_take_hp(m, need, m->T * m->config.top_k, m->config.dim);
-    MX8_TRY(permute_rows(m, l, a->rows.hp));
-    MX8_TRY(mx8i_quantize_forms(m, &a->rows, need, r->offsets, &m->saved, 0));
-    MX8_TRY(mx8i_ffn_forward(m, &l->experts, &a->experts, out, &a->rows, r->offsets));
+    a->rows = (struct mx8_forms){.hp = there};
+    if (need.hp || !out.ndim) a->rows.hp = mx8i_take_hp(m, need, rows, D);
+    MX8_TRY(send_rows(m, l, a->rows.hp, out));
+    MX8_TRY(mx8i_quantize_forms(m, &a->rows, need, groups, &m->saved, 0));
+    MX8_TRY(mx8i_ffn_forward(m, &l->experts, &a->experts, there, &a->rows, groups));
     mx8i_forget_forms(&a->rows, need);
-    return MX8_OK;
+    return out.ndim ? mx8i_return_rows(m, l, out, there) : MX8_OK;
 }
 
 enum mx8_status mx8i_moe_forward(struct mx8_model *m, struct mx8_layer *l, struct mx8_tensor out, int32_t recompute) {
@@ -130,22 +149,28 @@ enum mx8_status mx8i_moe_forward(struct mx8_model *m, struct mx8_layer *l, struc
     return MX8_OK;
 }
 
-/* drows: gradient of the experts' input rows, and before that of their output. dweights too when the scores multiplied the experts' output. */
+/* drows: gradient of the experts' input rows, and before that of their output. dweights too when the scores multiplied
+ * the experts' output. */
 static enum mx8_status experts_backward(struct mx8_model *m, struct mx8_layer *l, struct mx8_tensor drows,
     struct mx8_tensor dweights, struct mx8_tensor dout) {
     size_t mark = m->scratch.used;
     const struct mx8_activations *a = &l->a;
     const struct mx8_routing *r = &a->routing;
-    MX8_TRY(remake_rows(m, l, drows));
-    struct mx8_op_call call = {
-        .in = {dout, MX8_ABSENT, r->order, r->positions}, .n_in = 4, .out = {drows}, .n_out = 1};
+    struct mx8_tensor there = drows;
+    if (mx8i_is_spread(m)) {
+        there = mx8i_take_rows(&m->scratch, m->recipe.dtype, mx8i_count_expert_rows(m, l), drows.shape[1]);
+    }
+    MX8_TRY(remake_rows(m, l, there, drows));
+    struct mx8_op_call call = {.in = {dout, MX8_ABSENT, r->order, r->positions}, .n_in = 4, .out = {drows}, .n_out = 1};
     if (!m->config.score_before_experts) {
         call.in[1] = a->expert_out;
         call.in[call.n_in++] = r->weights;
         call.out[call.n_out++] = dweights;
     }
     MX8_TRY(mx8i_call(m, MX8_OP_COMBINE, 1, &call));
-    MX8_TRY(mx8i_ffn_backward(m, &l->experts, &a->experts, drows, drows, &a->rows, r->offsets));
+    MX8_TRY(mx8i_dispatch_rows(m, l, there, drows));
+    MX8_TRY(mx8i_ffn_backward(m, &l->experts, &a->experts, there, there, &a->rows, r->groups));
+    MX8_TRY(mx8i_return_rows(m, l, drows, there));
     m->scratch.used = mark;
     return MX8_OK;
 }

@@ -26,6 +26,7 @@ size_t mx8i_lay_out_io(const struct mx8_model *m, uint8_t *base, struct mx8_io *
         {&io->readback, m->readback_size},
         {&io->saturated, sizeof(int64_t)},
         {&io->flags, (size_t)m->params.count * word},
+        {&io->group_ends, mx8i_is_spread(m) ? (size_t)(m->options.dist->grid.expert * c->num_experts) * word : 0},
         {&io->forced_slots, slots},
         {&io->forced_order, slots},
         {&io->forced_positions, slots},
@@ -150,7 +151,13 @@ static enum mx8_status allocate_host(struct mx8_model *m) {
     m->host_readback = mx8i_allocate(m->readback_size, "loss and expert load");
     m->host_bias = mx8i_allocate(m->params.buffer_elements * sizeof *m->host_bias, "expert bias");
     m->load = mx8i_allocate((size_t)(m->moe_layers * m->config.num_experts) * sizeof *m->load, "expert load");
-    return m->host_readback && m->host_bias && m->load ? MX8_OK : MX8_OUT_OF_MEMORY;
+    if (!m->host_readback || !m->host_bias || !m->load) return MX8_OUT_OF_MEMORY;
+    if (!m->parallel) return MX8_OK;
+    const size_t ranks = (size_t)m->options.dist->grid.shard + 1;
+    m->known_load = mx8i_allocate((size_t)(m->moe_layers * m->config.num_experts) * sizeof *m->load, "expert load");
+    m->local_ends = mx8i_allocate((size_t)m->config.num_experts * sizeof *m->local_ends, "expert load");
+    m->cut_bytes = mx8i_allocate(ranks * sizeof *m->cut_bytes, "shards");
+    return m->known_load && m->local_ends && m->cut_bytes ? MX8_OK : MX8_OUT_OF_MEMORY;
 }
 
 /* One allocation per purpose; what training starts from zero, and the gaps between tensors, are cleared. */
@@ -168,6 +175,9 @@ static enum mx8_status allocate_device(struct mx8_model *m, uint8_t **io) {
         {"MXFP8 codes", &m->codes, p->codes, 0},
         {"gradients", &m->gradients, p->gradients, 1},
         {"AdamW moments", &m->moments, p->moments, 1},
+        {"gathered weights", &m->gathered, p->gathered, 1},
+        {"gradients of whole layers", &m->reduced, m->options.training ? m->gradient_elements * sizeof(float) : 0, 0},
+        {"arriving gradients", &m->receive, m->options.training ? m->receive_bytes : 0, 0},
         {"activations", &m->saved.base, p->saved, 0},
         {"scratch", &m->scratch.base, p->scratch, 0},
         {"expert bias", &m->buffers, m->params.buffer_elements * sizeof(float), 1},
@@ -192,7 +202,7 @@ static void release_memory(struct mx8_model *m) {
         const struct mx8_exec *x = &m->ctx->exec;
         if (m->ctx->saturated == m->io.saturated) m->ctx->saturated = NULL;
         void *parts[] = {m->masters, m->copies, m->codes, m->gradients, m->moments, m->saved.base, m->scratch.base,
-            m->buffers, m->io.tokens /* first of its block */};
+            m->gathered, m->reduced, m->receive, m->buffers, m->io.tokens /* first of its block */};
         for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
             if (parts[i]) x->k->release(x, parts[i]);
         }
@@ -200,6 +210,9 @@ static void release_memory(struct mx8_model *m) {
     mx8i_release(m->host_readback);
     mx8i_release(m->host_bias);
     mx8i_release(m->load);
+    mx8i_release(m->known_load);
+    mx8i_release(m->local_ends);
+    mx8i_release(m->cut_bytes);
 }
 
 enum mx8_status mx8i_allocate_model(struct mx8_model *m, struct mx8_context *ctx) {
@@ -211,6 +224,7 @@ enum mx8_status mx8i_allocate_model(struct mx8_model *m, struct mx8_context *ctx
     enum mx8_status status = allocate_device(m, &io);
     if (io) mx8i_lay_out_io(m, io, &m->io); /* before failing: the block is released through it */
     MX8_TRY(status);
+    mx8i_place_units(m);
     ctx->saturated = m->io.saturated;
     MX8_TRY(upload_tables(m));
     return m->io.forced_slots && m->config.force_balance && m->moe_layers ? upload_forced_routing(m) : MX8_OK;
@@ -220,6 +234,7 @@ void mx8i_free_model(struct mx8_model *m) {
     if (!m) return;
     release_memory(m);
     mx8i_free_params(&m->params);
+    mx8i_free_shards(m);
     mx8i_release(m->layer);
     mx8i_release(m->plan);
     mx8i_release(m);

@@ -82,7 +82,8 @@ enum mx8_status mx8i_forward_backward(struct mx8_model *m, const int32_t *tokens
     }
     mx8i_begin_pass(m, "batch", -1);
     MX8_TRY(upload_batch(m, tokens, targets, docs));
-    m->accumulate = accumulate;
+    m->accumulate = accumulate && !m->parallel; /* several processes add up what they have reduced */
+    m->adding = accumulate;
     m->loss_scale = loss_scale;
     MX8_TRY(mx8i_walk_training(m));
     return read_back(m, loss, 1);
@@ -110,16 +111,20 @@ enum mx8_status mx8i_find_not_finite(struct mx8_model *m, int32_t gradients, con
     const struct mx8_exec *x = &m->ctx->exec;
     const float *values = gradients ? m->gradients : m->masters;
     *name = NULL;
-    if (!values) return MX8_OK;
+    if (gradients && !m->options.training) return MX8_OK;
     MX8_TRY(x->k->fill(x, m->io.flags, 0, (size_t)m->params.count * sizeof(int32_t)));
     for (int64_t i = 0; i < m->params.count; i++) {
         const struct mx8_param *p = &m->params.param[i];
-        MX8_TRY(x->k->check_finite(x, m->io.flags + i, values + p->at, MX8_F32, p->count));
+        const int64_t count = mx8i_get_part(m, p).count;
+        if (count) MX8_TRY(x->k->check_finite(x, m->io.flags + i, values + p->at, MX8_F32, count));
     }
-    for (int64_t i = 0; i < m->params.count && !*name; i++) {
+    int64_t first = 0;
+    for (; first < m->params.count; first++) {
         int32_t flag;
-        MX8_TRY(x->k->download(x, &flag, m->io.flags + i, sizeof flag));
-        if (flag) *name = m->params.param[i].name;
+        MX8_TRY(x->k->download(x, &flag, m->io.flags + first, sizeof flag));
+        if (flag) break;
     }
+    if (m->parallel) MX8_TRY(mx8i_find_least(&m->options.dist->host, &first));
+    if (first < m->params.count) *name = m->params.param[first].name;
     return MX8_OK;
 }

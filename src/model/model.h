@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/clock.h"
 #include "kernels/kernels.h"
+#include "dist/dist.h"
 
 /* EVERY_N and FULL walk whole layers forward again. OPS keeps what products and attention made, and makes again what follows
  * from it by a norm, a permutation, SwiGLU or a quantizer: about a third less memory for about a hundredth of the time. */
@@ -25,12 +26,24 @@ struct mx8_model_options {
     int64_t loss_chunk_rows;
     int32_t training;               /* 0: forward only: no gradient, no optimizer memory */
     int32_t control;                /* enum mx8_control */
+    /* More than one process; all zero: one. */
+    struct mx8_dist *dist;          /* its groups; outlives the model; may be imagined, to plan with */
+    int32_t keep_gathered;          /* weights stay gathered between forward and backward: more memory, fewer bytes sent */
+    int32_t no_overlap;             /* every transfer is waited for where it starts: to measure what overlap hides */
+    int32_t dispatch_mxfp8;         /* tokens travel between expert parallel ranks as MXFP8 */
 };
 
 /* Bytes per purpose, known before anything is allocated. */
 struct mx8_memory_plan {
     size_t masters, copies, codes, gradients, moments, saved, scratch, workspace, buffers, total;
+    size_t gathered, reduced; /* several processes: weights of whole layers; gradients of whole layers and arriving pieces */
 };
+
+/* Bytes that this rank sends to others: for a microbatch, and once a step. Tokens: as when all experts get as many. */
+struct mx8_traffic_plan { int64_t gathered, reduced, dispatched, summed; };
+
+/* This rank's part of a tensor: elements [first, first + count) of it lie at param.at of the flat arrays. */
+struct mx8_part_of { int64_t first, count; };
 
 struct mx8_model; /* model/internal.h */
 
@@ -42,6 +55,8 @@ const struct mx8_memory_plan *mx8i_get_memory_plan(const struct mx8_model *m, st
 const struct mx8_param_table *mx8i_get_params(const struct mx8_model *m);
 const struct mx8_model_config *mx8i_get_config(const struct mx8_model *m);
 int64_t mx8i_get_sequence_length(const struct mx8_model *m); /* as planned */
+struct mx8_part_of mx8i_get_part(const struct mx8_model *m, const struct mx8_param *p); /* one process: all of it */
+const struct mx8_traffic_plan *mx8i_get_traffic_plan(const struct mx8_model *m);
 
 /* Arenas on the context's device. OUT_OF_MEMORY says what was asked for, per purpose, and which options shrink it. */
 enum mx8_status mx8i_allocate_model(struct mx8_model *m, struct mx8_context *ctx);
@@ -50,7 +65,7 @@ enum mx8_status mx8i_init_weights(struct mx8_model *m, uint64_t seed);
 /* Masters -> bf16 copies and MXFP8 codes (all but what adamw wrote when copies_done). */
 enum mx8_status mx8i_refresh_weights(struct mx8_model *m, int32_t copies_done);
 
-/* Flat device arrays of `elements` f32: masters, gradients, both moments; bf16 copies (NULL for the f32 recipe). */
+/* Flat device arrays of `elements` f32 (this rank's parts): masters, gradients, both moments; bf16 copies (NULL for the f32 recipe). */
 float *mx8i_get_masters(struct mx8_model *m);
 float *mx8i_get_gradients(struct mx8_model *m);
 float *mx8i_get_moment(struct mx8_model *m, int32_t which);
@@ -65,6 +80,10 @@ void *mx8i_get_scratch(struct mx8_model *m, size_t *bytes);
  * Expert counts are added up until mx8i_update_expert_bias. */
 enum mx8_status mx8i_forward_backward(struct mx8_model *m, const int32_t *tokens, const int32_t *targets, const int32_t *docs,
                                       float loss_scale, int32_t accumulate, double *loss);
+/* Several processes: after the last microbatch of a step, sums the gradients over the replicas, and the expert counts
+ * over all ranks. One process: nothing. */
+enum mx8_status mx8i_sum_gradients(struct mx8_model *m);
+enum mx8_status mx8i_sum_expert_load(struct mx8_model *m);
 /* Forward only (validation): no gradients, no counts. logits (T,V) f32 host, may be NULL. */
 enum mx8_status mx8i_forward(struct mx8_model *m, const int32_t *tokens, const int32_t *targets, const int32_t *docs,
                              float loss_scale, double *loss, float *logits);

@@ -91,16 +91,20 @@ static enum mx8_status build_layers(struct mx8_model *m) {
     m->embedding = mx8i_find_param(&m->params, "tok_embeddings.weight");
     m->norm = mx8i_find_param(&m->params, "norm.weight");
     m->head = mx8i_find_param(&m->params, "output.weight");
-    return MX8_OK;
+    return mx8i_plan_shards(m);
 }
 
 /* Walks everything that the model will ever run, with tensors that have no memory. */
 static enum mx8_status measure_walks(struct mx8_model *m) {
     m->planning = 1;
     enum mx8_status status = mx8i_choose_head_chunk(m);
-    if (status == MX8_OK) status = mx8i_walk_weights(m);
+    if (status == MX8_OK && !m->parallel) status = mx8i_walk_weights(m, 0);
     if (status == MX8_OK && m->options.training) status = mx8i_walk_training(m);
+    const struct mx8_traffic_plan traffic = m->traffic; /* of a microbatch of training */
+    mx8i_forget_units(m);
     if (status == MX8_OK) status = mx8i_walk_validation(m, NULL);
+    mx8i_forget_units(m);
+    m->traffic = traffic;
     m->planning = 0;
     return status;
 }
@@ -115,10 +119,15 @@ static void sum_plan(struct mx8_model *m) {
         .moments = training ? 2 * n * sizeof(float) : 0,
         .saved = m->saved.peak,
         .scratch = m->scratch.peak,
-        .buffers = m->params.buffer_elements * sizeof(float) + m->io_size};
+        .buffers = m->params.buffer_elements * sizeof(float) + m->io_size,
+        .gathered = m->value_bytes,
+        .reduced = training ? m->gradient_elements * sizeof(float) + m->receive_bytes : 0};
     struct mx8_memory_plan *p = &m->plan[0];
     p->total = p->masters + p->copies + p->codes + p->gradients + p->moments + p->saved + p->scratch + p->workspace +
-               p->buffers;
+               p->buffers + p->gathered + p->reduced;
+    if (!m->parallel) return;
+    struct mx8_comm *replicas = &m->options.dist->group[MX8_GROUP_REPLICATE];
+    m->traffic.summed = mx8i_count_sum_bytes(replicas, n, m->receive_bytes);
 }
 
 enum mx8_status mx8i_plan_model(const struct mx8_model_config *c, const struct mx8_recipe *r,
@@ -147,6 +156,10 @@ enum mx8_status mx8i_plan_model(const struct mx8_model_config *c, const struct m
     sum_plan(m);
     *out = m;
     return MX8_OK;
+}
+
+const struct mx8_traffic_plan *mx8i_get_traffic_plan(const struct mx8_model *m) {
+    return &m->traffic;
 }
 
 const struct mx8_memory_plan *mx8i_get_memory_plan(const struct mx8_model *m, struct mx8_context *ctx) {

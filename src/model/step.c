@@ -10,12 +10,16 @@ static void begin_walk(struct mx8_model *m) {
 }
 
 static enum mx8_status embed_tokens(struct mx8_model *m) {
+    const int32_t unit = mx8i_get_embedding_unit(m);
+    MX8_TRY(mx8i_use_unit(m, unit, mx8i_get_layer_unit(m, 0)));
     struct mx8_op_call call = {
         .in = {mx8_make_tensor(m->io.tokens, MX8_I32, 1, &m->T), mx8i_view_weight(m, m->embedding).hp},
         .n_in = 2,
         .out = {m->layer[0].a.x},
         .n_out = 1};
-    return mx8i_call(m, MX8_OP_EMBEDDING, 0, &call);
+    MX8_TRY(mx8i_call(m, MX8_OP_EMBEDDING, 0, &call));
+    mx8i_drop_unit(m, unit);
+    return MX8_OK;
 }
 
 static enum mx8_status embed_backward(struct mx8_model *m, struct mx8_tensor d) {
@@ -55,6 +59,7 @@ enum mx8_status mx8i_choose_head_chunk(struct mx8_model *m) {
     enum { MOST = 16384, LEAST = 512 };
     m->head_rows = m->options.loss_chunk_rows;
     m->head_bytes = 0;
+    if (m->parallel && m->head_rows < 0) m->head_rows = 0; /* gradients of whole layers take turns in little memory */
     if (m->head_rows >= 0 || !m->options.training) return MX8_OK;
     const struct mx8_tensor h = mx8_make_tensor(NULL, m->recipe.dtype, 2, (const int64_t[]){m->T, m->config.dim});
     for (m->head_rows = MOST; m->head_rows >= LEAST; m->head_rows /= 2) {
@@ -110,10 +115,14 @@ static enum mx8_status forward_for_training(struct mx8_model *m) {
     }
     mx8i_begin_pass(m, "embedding", -1);
     MX8_TRY(embed_tokens(m));
-    for (int64_t i = 0; i < m->config.n_layers; i++) {
-        mx8i_begin_pass(m, "forward", i);
+    const int64_t last = m->config.n_layers - 1;
+    for (int64_t i = 0; i <= last; i++) {
+        const int32_t unit = mx8i_get_layer_unit(m, i);
         m->keep = !m->layer[i].checkpointed;
+        MX8_TRY(mx8i_use_unit(m, unit, i < last ? mx8i_get_layer_unit(m, i + 1) : mx8i_get_head_unit(m)));
+        mx8i_begin_pass(m, "forward", i);
         MX8_TRY(mx8i_layer_forward(m, &m->layer[i], 0));
+        if (i < last) mx8i_drop_unit(m, unit); /* the last layer's backward comes first */
     }
     return MX8_OK;
 }
@@ -134,23 +143,35 @@ enum mx8_status mx8i_walk_training(struct mx8_model *m) {
     MX8_TRY(forward_for_training(m));
 
     struct mx8_tensor d = m->stream_f /* once the final norm has read it */, y, sum, rstd;
+    const int32_t head = mx8i_get_head_unit(m), embedding = mx8i_get_embedding_unit(m);
     size_t mark = m->scratch.used;
+    MX8_TRY(mx8i_use_unit(m, head, mx8i_get_layer_unit(m, m->config.n_layers - 2)));
     mx8i_begin_pass(m, "head", -1);
+    MX8_TRY(mx8i_begin_gradients(m, head));
     MX8_TRY(run_final_norm(m, &y, &rstd, &sum));
     struct mx8_tensor dy = mx8i_take_rows(&m->scratch, m->recipe.dtype, m->T, m->config.dim);
     MX8_TRY(run_head(m, y, dy));
     MX8_TRY(mx8i_run_norm_backward(m, d, dy, sum, rstd, MX8_ABSENT, m->norm));
     m->scratch.used = mark;
+    mx8i_drop_unit(m, head);
+    MX8_TRY(mx8i_end_gradients(m, head));
 
     for (int64_t i = m->config.n_layers - 1; i >= 0; i--) {
         struct mx8_layer *l = &m->layer[i];
+        const int32_t unit = mx8i_get_layer_unit(m, i);
+        MX8_TRY(mx8i_use_unit(m, unit, mx8i_get_layer_unit(m, i - 1)));
+        MX8_TRY(mx8i_begin_gradients(m, unit));
         mx8i_begin_pass(m, "recompute", i);
         if (l->checkpointed) MX8_TRY(recompute_layer(m, l));
         mx8i_begin_pass(m, "backward", i);
         MX8_TRY(mx8i_layer_backward(m, l, d));
+        mx8i_drop_unit(m, unit);
+        MX8_TRY(mx8i_end_gradients(m, unit));
     }
     mx8i_begin_pass(m, "embedding", -1);
-    return embed_backward(m, d);
+    MX8_TRY(mx8i_begin_gradients(m, embedding));
+    MX8_TRY(embed_backward(m, d));
+    return mx8i_end_gradients(m, embedding);
 }
 
 /* Logits of rows [from, from + rows) to the host, as f32. */
@@ -181,15 +202,18 @@ enum mx8_status mx8i_walk_validation(struct mx8_model *m, float *logits) {
         l->a = (struct mx8_activations){.x = x};
         if (!i) MX8_TRY(embed_tokens(m));
         if (l->moe >= 0) l->a.routing = mx8i_take_routing(m, l);
+        MX8_TRY(mx8i_use_unit(m, mx8i_get_layer_unit(m, i), mx8i_get_layer_unit(m, i + 1)));
         MX8_TRY(mx8i_layer_forward(m, l, 0));
+        mx8i_drop_unit(m, mx8i_get_layer_unit(m, i));
         m->saved.used = mark;
     }
+    MX8_TRY(mx8i_use_unit(m, mx8i_get_head_unit(m), MX8_NO_UNIT));
     MX8_TRY(run_final_norm(m, &y, &rstd, &sum));
     if (!m->logits_only) MX8_TRY(run_head(m, y, MX8_ABSENT));
-    if (!logits && !m->planning) return MX8_OK;
-    for (int64_t from = m->logits_from; from < m->T; from += m->logit_rows) {
+    for (int64_t from = m->logits_from; from < m->T && (logits || m->planning); from += m->logit_rows) {
         int64_t rows = m->T - from < m->logit_rows ? m->T - from : m->logit_rows;
         MX8_TRY(download_logits(m, y, from, rows, logits));
     }
+    mx8i_drop_unit(m, mx8i_get_head_unit(m));
     return MX8_OK;
 }

@@ -48,6 +48,7 @@ enum mx8_status mx8i_call(struct mx8_model *m, enum mx8_row row, int32_t backwar
         size_t at = mx8i_reserve(&top, 0);
         call->workspace = m->lent_bytes ? (void *)m->gradients : m->scratch.base + at;
         call->workspace_size = m->lent_bytes ? m->lent_bytes : m->plan->scratch - at;
+        if (m->parallel) mx8i_poll(m);
         if (m->ctx->exec.profile) return run_labelled(m, op, backward, call);
         return mx8_run_op(m->ctx, op, backward, call);
     }
@@ -81,21 +82,23 @@ static void *point_at(uint8_t *arena, size_t at) {
 }
 
 struct mx8_forms mx8i_view_weight(const struct mx8_model *m, const struct mx8_param *p) {
-    void *values = m->copies ? (void *)(m->copies + p->at) : m->masters ? (void *)(m->masters + p->at) : NULL;
-    struct mx8_forms w = {.hp = mx8_make_tensor(values, m->recipe.dtype, p->ndim, p->shape)};
+    const struct mx8_shard *s = mx8i_get_shard(m, p);
+    const struct mx8_unit *u = &m->unit[s->unit];
+    void *values = point_at(u->values, s->full_at * mx8_get_dtype_size(m->recipe.dtype));
+    struct mx8_forms w = {.hp = mx8_make_tensor(values, m->recipe.dtype, p->ndim, s->shape)};
     if (!p->mxfp8) return w;
     int32_t codes = m->recipe.format ? m->recipe.format : MX8_F8_E4M3;
-    int64_t E = p->shape[0], N = p->shape[p->ndim - 2], K = p->shape[p->ndim - 1];
-    void *row = point_at(m->codes, p->row_codes), *row_scale = point_at(m->codes, p->row_scales);
-    void *col = point_at(m->codes, p->col_codes), *col_scale = point_at(m->codes, p->col_scales);
-    w.row = mx8_make_tensor(row, codes, p->ndim, p->shape);
+    int64_t E = s->shape[0], N = s->shape[p->ndim - 2], K = s->shape[p->ndim - 1];
+    void *row = point_at(u->codes, p->row_codes), *row_scale = point_at(u->codes, p->row_scales);
+    void *col = point_at(u->codes, p->col_codes), *col_scale = point_at(u->codes, p->col_scales);
+    w.row = mx8_make_tensor(row, codes, p->ndim, s->shape);
     if (p->ndim == 2) {
         w.row_scale = mx8_make_tensor(row_scale, MX8_F8_E8M0, 2, (const int64_t[]){N, K / MX8_BLOCK});
         w.col = mx8_make_tensor(col, codes, 2, (const int64_t[]){K, N});
         w.col_scale = mx8_make_tensor(col_scale, MX8_F8_E8M0, 2, (const int64_t[]){K, N / MX8_BLOCK});
     } else { /* the seed's layout of expert weights: N contiguous */
         w.row_scale = mx8_make_tensor(row_scale, MX8_F8_E8M0, 3, (const int64_t[]){E, N, K / MX8_BLOCK});
-        w.col = mx8_make_tensor(col, codes, 3, p->shape);
+        w.col = mx8_make_tensor(col, codes, 3, s->shape);
         w.col.stride[1] = 1;
         w.col.stride[2] = N;
         w.col_scale = mx8_make_tensor(col_scale, MX8_F8_E8M0, 3, (const int64_t[]){E, N / MX8_BLOCK, K});
@@ -104,7 +107,9 @@ struct mx8_forms mx8i_view_weight(const struct mx8_model *m, const struct mx8_pa
 }
 
 struct mx8_tensor mx8i_view_gradient(const struct mx8_model *m, const struct mx8_param *p) {
-    return mx8_make_tensor(m->gradients ? m->gradients + p->at : NULL, MX8_F32, p->ndim, p->shape);
+    const struct mx8_shard *s = mx8i_get_shard(m, p);
+    float *gradients = m->unit[s->unit].gradients;
+    return mx8_make_tensor(gradients ? gradients + s->full_at : NULL, MX8_F32, p->ndim, s->shape);
 }
 
 struct mx8_need mx8i_find_need(

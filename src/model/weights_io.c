@@ -83,14 +83,14 @@ static enum mx8_status check_file(const struct mx8_model *m, const char *path, c
         MX8_FORMAT_ERROR, "%s does not fit the model, %lld differences: %s", path, (long long)c.count, c.text);
 }
 
-/* Entry to f32 on the device, a chunk at a time. */
+/* Elements [first, first + count) of an entry to f32 on the device, a chunk at a time. */
 static enum mx8_status load_values(
-    struct mx8_model *m, float *device, const struct mx8_st_entry *e, int64_t count, float *chunk) {
+    struct mx8_model *m, float *device, const struct mx8_st_entry *e, int64_t first, int64_t count, float *chunk) {
     const struct mx8_exec *x = &m->ctx->exec;
     const size_t width = mx8_get_dtype_size(e->dtype);
     for (int64_t from = 0; from < count; from += CHUNK) {
         const int64_t n = count - from < CHUNK ? count - from : CHUNK;
-        const uint8_t *source = (const uint8_t *)e->data + (size_t)from * width; /* may lie at any address */
+        const uint8_t *source = (const uint8_t *)e->data + (size_t)(first + from) * width; /* may lie at any address */
         for (int64_t i = 0; i < n; i++) {
             uint16_t bits;
             if (e->dtype == MX8_F32) {
@@ -110,14 +110,15 @@ static enum mx8_status load_file(
     const struct mx8_exec *x = &m->ctx->exec;
     for (int64_t i = 0; i < m->params.count; i++) {
         const struct mx8_param *p = &m->params.param[i];
-        MX8_TRY(load_values(m, m->masters + p->at, mx8i_find_tensor(st, p->name), p->count, chunk));
+        const struct mx8_part_of part = mx8i_get_part(m, p);
+        MX8_TRY(load_values(m, m->masters + p->at, mx8i_find_tensor(st, p->name), part.first, part.count, chunk));
     }
     MX8_TRY(x->k->fill(x, m->buffers, 0, m->params.buffer_elements * sizeof *m->buffers));
     for (int64_t i = 0; i < m->params.buffer_count; i++) {
         const struct mx8_buffer *b = &m->params.buffer[i];
         const struct mx8_st_entry *e = mx8i_find_tensor(st, b->name);
         if (e)
-            MX8_TRY(load_values(m, m->buffers + b->at, e, b->count, chunk));
+            MX8_TRY(load_values(m, m->buffers + b->at, e, 0, b->count, chunk));
         else if (log)
             mx8i_log(log, "%s holds no %s: it starts at zero", path, b->name);
     }

@@ -2,10 +2,10 @@
  * without a GPU. Looked for at $MX8_CUDA_LIBRARY, beside this library or program, and where the loader looks. */
 #include <dlfcn.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
+#include "base/library.h"
 #include "kernels/cuda/backend.h"
 #include "ops/device.h"
 
@@ -16,33 +16,6 @@ static void (*close_backend)(void *backend); /* the library's, the same for ever
 
 const struct mx8_kernels *mx8i_get_cuda_table(void) {
     return opened_table;
-}
-
-/* Folder of the object this code is in, with a slash; "" when unknown. */
-static void find_own_folder(char *folder, size_t size) {
-    Dl_info info;
-    folder[0] = 0;
-    if (!dladdr((const void *)library_name, &info) || !info.dli_fname) return;
-    const char *slash = strrchr(info.dli_fname, '/');
-    size_t length = slash ? (size_t)(slash - info.dli_fname) + 1 : 0;
-    if (length == 0 || length >= size) return;
-    memcpy(folder, info.dli_fname, length);
-    folder[length] = 0;
-}
-
-static void *open_library(char *why, size_t why_size) {
-    char path[1024], folder[900];
-    const char *named = getenv("MX8_CUDA_LIBRARY");
-    find_own_folder(folder, sizeof folder);
-    snprintf(path, sizeof path, "%s%s", folder, library_name);
-    const char *places[] = {named && named[0] ? named : path, library_name};
-    for (int i = 0; i < (named && named[0] ? 1 : 2); i++) {
-        void *library = dlopen(places[i], RTLD_NOW | RTLD_LOCAL);
-        if (library) return library;
-        const char *message = dlerror();
-        if (i == 0 || strstr(why, "No such file")) snprintf(why, why_size, "%s", message ? message : "dlopen failed");
-    }
-    return NULL;
 }
 
 static enum mx8_status allocate_scratch(struct mx8_context *ctx) {
@@ -63,7 +36,8 @@ enum mx8_status mx8i_open_cuda(const struct mx8_context_options *options, struct
     static const struct mx8_cuda_host host = {mx8i_fail};
     char why[512] = "";
     struct mx8_cuda_info info;
-    void *library = open_library(why, sizeof why); /* stays open: kernels may be running when a context goes */
+    void *library = mx8i_open_library(library_name, "MX8_CUDA_LIBRARY", 0, why,
+        sizeof why); /* stays open: kernels may be running when a context goes */
     if (!library)
         return MX8_FAIL(
             MX8_UNSUPPORTED, "mx8_create_context: device is 1 (CUDA), but the CUDA backend does not load: %s", why);

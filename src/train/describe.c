@@ -139,6 +139,8 @@ enum mx8_status mx8i_describe_plan(const struct mx8_job *job, struct mx8_context
     log_bytes(out, "codes", "weights in MXFP8", p->codes);
     log_bytes(out, "gradients", "in float32", p->gradients);
     log_bytes(out, "moments", "AdamW's, in float32", p->moments);
+    if (p->gathered) log_bytes(out, "gathered", "weights of whole layers, from all ranks", p->gathered);
+    if (p->reduced) log_bytes(out, "reduced", "gradients of whole layers, and those that arrive", p->reduced);
     log_bytes(out, "saved", "activations kept for the backward pass", p->saved);
     log_bytes(out, "scratch", "inside one layer, operators' workspace included", p->scratch);
     log_bytes(out, "workspace", "of the device or the threads", p->workspace);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/error.h"
+#include "train/parallel.h"
 #include "train/resolve.h"
 
 /* Whether the value means the default, whatever its spelling ("01", "True", "1.00"). */
@@ -28,36 +29,16 @@ static enum mx8_status check_unsupported(const struct mx8_options *o) {
     return MX8_OK;
 }
 
-/* Open MPI and torchrun tell a process how many there are; this build trains in one. */
-static enum mx8_status check_processes(const struct mx8_options *o) {
-    static const char *const variables[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "WORLD_SIZE"};
-    for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
-        const char *text = getenv(variables[i]);
-        if (text && strtol(text, NULL, 10) > 1)
-            return MX8_FAIL(MX8_UNSUPPORTED,
-                "%s is %s: this build of mx8 trains in one process; start it without a launcher", variables[i], text);
-    }
-    int64_t degree = mx8i_get_int(o, "parallelism.data_parallel_shard_degree");
-    if (degree == -1 || degree == 1) return MX8_OK;
-    if (degree < 1)
-        return MX8_FAIL(MX8_INVALID_ARGUMENT,
-            "parallelism.data_parallel_shard_degree is %lld, expected -1 or at least 1", (long long)degree);
-    return MX8_FAIL(MX8_UNSUPPORTED,
-        "parallelism.data_parallel_shard_degree is %lld, but there is one process: start %lld "
-        "with \"mpirun -n %lld mx8 train ...\" (needs a build with MPI), or give 1, or -1 for what is there",
-        (long long)degree, (long long)degree, (long long)degree);
-}
-
 static enum mx8_status resolve_batch(const struct mx8_options *o, struct mx8_job *job) {
     int64_t global = mx8i_get_int(o, "training.global_batch_size"), local = job->local_batch_size;
+    const int64_t ranks = mx8i_count_ranks(job), least = local * ranks;
     job->accumulation = 1;
     if (global == -1) return MX8_OK;
-    if (global < local || global % local)
+    if (global < least || global % least)
         return MX8_FAIL(MX8_INVALID_ARGUMENT,
-            "training.global_batch_size is %lld, expected a multiple of "
-            "training.local_batch_size, which is %lld",
-            (long long)global, (long long)local);
-    job->accumulation = global / local;
+            "training.global_batch_size is %lld, expected a multiple of training.local_batch_size, which is %lld%s",
+            (long long)global, (long long)local, ranks > 1 ? ", times the number of processes" : "");
+    job->accumulation = global / least;
     return MX8_OK;
 }
 
@@ -113,7 +94,7 @@ static void resolve_rest(const struct mx8_options *o, struct mx8_job *job, const
  * of bf16 logits. The CPU keeps the operator's own choice, which stays in its caches. */
 static int64_t choose_loss_chunk(const struct mx8_job *job) {
     if (job->device == 0) return 0;
-    if (job->accumulation == 1) return -1;
+    if (job->accumulation == 1 && mx8i_count_ranks(job) == 1) return -1;
     int64_t rows = 8192;
     while (rows > 512 && rows * job->config.vocab_size * 2 > INT64_C(2) << 30) rows /= 2;
     return rows;
@@ -124,7 +105,7 @@ enum mx8_status mx8i_resolve_job(const struct mx8_options *o, struct mx8_job *ou
     if (!notes) notes = &silent;
     *out = (struct mx8_job){.options = o, .steps = mx8i_get_int(o, "training.steps")};
     MX8_TRY(check_unsupported(o));
-    MX8_TRY(check_processes(o));
+    MX8_TRY(mx8i_resolve_parallel(o, out));
     MX8_TRY(mx8i_resolve_model(o, out));
     MX8_TRY(mx8i_resolve_recipe(o, out, notes));
     MX8_TRY(resolve_batch(o, out));

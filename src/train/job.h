@@ -70,6 +70,11 @@ struct mx8_job {
     int32_t shuffle, prefetch;
     struct mx8_validation validation;
     struct mx8_job_debug debug;
+    /* several processes */
+    struct mx8_launch launch;
+    struct mx8_grid grid;
+    double init_timeout, train_timeout;              /* seconds */
+    int32_t log_all_ranks, save_for_all_ranks;
     const struct mx8_options *options;               /* what the job was made from: printed and written to run.json */
     int32_t print_after_conversion, print_args, compile, profile, device, threads, color, dry_run;
 };

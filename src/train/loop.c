@@ -2,17 +2,17 @@
  * compute_gradients, clip, judge, update. One step:
  *     for each microbatch: samples -> forward_backward, gradients add up
  *     global norm and clip factor -> is everything finite? -> expert load to the metrics -> expert bias -> AdamW ->
- *     codes
- * Samples are read in order, from r->position on: microbatch i, row b of a step is sample position + i batch + b. */
+ * codes. Samples are read in order, from r->position on: row b of microbatch i on rank k of n is sample
+ * position + (i n + k) batch + b. */
 #include "train/loop.h"
 #include <math.h>
 #include "base/error.h"
 #include "train/logline.h"
-#include "train/run.h"
+#include "train/parallel.h"
 #include "train/run_state.h"
 
 static int64_t count_step_tokens(const struct mx8_run *r) {
-    return r->job->local_batch_size * r->job->accumulation * r->job->model.seq_len;
+    return r->job->local_batch_size * r->job->accumulation * mx8i_count_ranks(r->job) * r->job->model.seq_len;
 }
 
 static enum mx8_status compute_gradients(struct mx8_run *r, struct mx8_step *s) {
@@ -23,7 +23,7 @@ static enum mx8_status compute_gradients(struct mx8_run *r, struct mx8_step *s) 
         MX8_TRY(mx8i_next_run_batch(r, s, &batch));
         MX8_TRY(mx8i_forward_backward(r->model, batch.tokens, batch.targets, batch.docs, loss_scale, i > 0, &s->loss));
     }
-    r->position += job->local_batch_size * job->accumulation;
+    r->position += job->local_batch_size * job->accumulation * mx8i_count_ranks(job);
     s->tokens = r->position * job->model.seq_len;
     return MX8_OK;
 }
@@ -78,7 +78,7 @@ static void log_step(struct mx8_run *r, const struct mx8_step *s) {
         .capacity = r->capacity,
         .loss = s->loss,
         .grad_norm = s->grad_norm,
-        .tokens_per_second = (double)r->line_tokens / seconds,
+        .tokens_per_second = (double)r->line_tokens / (double)mx8i_count_ranks(r->job) / seconds, /* as torchtitan */
         .flops_per_token = mx8i_count_model(&r->job->config, r->job->model.seq_len).flops_per_token};
     mx8i_format_step(text, sizeof text, &line);
     mx8i_log(&r->watch->log, "%s", text);
@@ -106,13 +106,15 @@ static enum mx8_status compute_and_dump(struct mx8_run *r, struct mx8_step *s) {
 }
 
 static enum mx8_status run_step(struct mx8_run *r, struct mx8_step *s) {
-    double before = mx8i_get_seconds();
+    const double before = mx8i_get_seconds(), waited = mx8i_get_waited(r);
     MX8_TRY(compute_and_dump(r, s));
+    MX8_TRY(mx8i_join_step(r, s, before, waited));
     name_optimizer(r);
     MX8_TRY(mx8i_clip_gradients(&r->optimizer, &r->flat, r->job->max_norm, &s->grad_norm));
     enum mx8_status verdict = judge_step(r, s);
     if (verdict != MX8_OK && verdict != MX8_NOT_FINITE) return verdict;
     MX8_TRY(mx8i_take_saturated(r->model, &s->saturated));
+    MX8_TRY(mx8i_join_saturated(r, s));
     MX8_TRY(mx8i_read_expert_load(&r->metrics));
     if (verdict == MX8_OK) MX8_TRY(update_model(r, s));
     MX8_TRY(mx8_synchronize_context(r->ctx));
@@ -139,7 +141,7 @@ static enum mx8_status train(struct mx8_run *r, struct mx8_summary *out) {
     if (r->step < r->job->steps) mx8i_log(&w->log, "Training starts at step %lld", (long long)r->step + 1);
     r->started = r->line_time = mx8i_get_seconds();
     while (r->step < r->job->steps) {
-        if (w->should_stop && w->should_stop(w->user)) {
+        if (mx8i_should_stop(r)) {
             out->interrupted = 1;
             break;
         }

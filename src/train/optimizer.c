@@ -18,6 +18,14 @@ void mx8i_close_optimizer(struct mx8_optimizer *o) {
     *o = (struct mx8_optimizer){0};
 }
 
+/* Of the ranks that hold the other parts. */
+static enum mx8_status join_sum(const struct mx8_exec *x, double *sum, struct mx8_dist *d) {
+    double value = 0;
+    MX8_TRY(x->k->download(x, &value, sum, sizeof value));
+    MX8_TRY(mx8i_sum_over_shards(d, &value));
+    return x->k->upload(x, sum, &value, sizeof value);
+}
+
 enum mx8_status mx8i_clip_gradients(
     struct mx8_optimizer *o, const struct mx8_flat *flat, double max_norm, double *norm) {
     const struct mx8_exec *x = &o->ctx->exec;
@@ -26,6 +34,7 @@ enum mx8_status mx8i_clip_gradients(
     float result = 0;
     MX8_TRY(x->k->fill(x, o->scalars, 0, SCALARS));
     MX8_TRY(x->k->sum_squares(x, sum, flat->grad, flat->n));
+    if (flat->dist) MX8_TRY(join_sum(x, sum, flat->dist));
     MX8_TRY(x->k->clip_factor(x, factor, device_norm, sum, (float)max_norm));
     MX8_TRY(x->k->download(x, &result, device_norm, sizeof result));
     *norm = (double)result;

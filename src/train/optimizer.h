@@ -18,6 +18,7 @@ struct mx8_flat {
     float *master, *grad, *m, *v;
     uint16_t *copy;
     int64_t n;
+    struct mx8_dist *dist; /* the arrays are this rank's parts; NULL: they are whole */
 };
 
 enum mx8_status mx8i_open_optimizer(struct mx8_context *ctx, struct mx8_optimizer *out);

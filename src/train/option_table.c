@@ -4,12 +4,12 @@
 #include "train/job.h"
 #include "train/resolve.h"
 
-#define INT(k, v, lo, hi, h) .key = k, .type = MX8_OPT_INT, .value = v, .min = lo, .max = hi, .help = h
+#define INT(k, v, lo, hi, h)   .key = k, .type = MX8_OPT_INT, .value = v, .min = lo, .max = hi, .help = h
 #define FLOAT(k, v, lo, hi, h) .key = k, .type = MX8_OPT_FLOAT, .value = v, .min = lo, .max = hi, .help = h
-#define BOOL(k, v, h) .key = k, .type = MX8_OPT_BOOL, .value = v, .help = h
-#define TEXT(k, v, h) .key = k, .type = MX8_OPT_TEXT, .value = v, .help = h
-#define LIST(k, v, h) .key = k, .type = MX8_OPT_LIST, .value = v, .help = h
-#define CHOICE(k, v, c, h) .key = k, .type = MX8_OPT_CHOICE, .value = v, .choices = c, .help = h
+#define BOOL(k, v, h)          .key = k, .type = MX8_OPT_BOOL, .value = v, .help = h
+#define TEXT(k, v, h)          .key = k, .type = MX8_OPT_TEXT, .value = v, .help = h
+#define LIST(k, v, h)          .key = k, .type = MX8_OPT_LIST, .value = v, .help = h
+#define CHOICE(k, v, c, h)     .key = k, .type = MX8_OPT_CHOICE, .value = v, .choices = c, .help = h
 
 #define ONLY MX8_MARK_ONLY
 #define IDLE MX8_MARK_IDLE
@@ -38,7 +38,8 @@ const struct mx8_option mx8i_option_table[] = {
     {BOOL("metrics.enable_tensorboard", "false", "write event files with torchtitan's tags at logged steps")},
     {BOOL("metrics.disable_color_printing", "false", "plain log lines")},
     {TEXT("metrics.save_tb_folder", "tb", "folder below job.dump_folder, for event folders named by the time")},
-    {BOOL("metrics.save_for_all_ranks", "false", IDLE "one process")},
+    {BOOL("metrics.save_for_all_ranks", "false",
+        "every process writes metrics, those after the first to dump_folder/rank-N")},
     {BOOL("metrics.enable_wandb", "false", ONLY "metrics.jsonl holds every step")},
 
     {TEXT("model.name", "llama4", ONLY "the Llama4 architecture with Mixture of Experts")},
@@ -114,8 +115,10 @@ const struct mx8_option mx8i_option_table[] = {
     {INT("training.dataset_bytes", "", 0, MANY,
         "most text to read under each path, 0: all; unset: 8 MiB of /usr/include, else all")},
     {BOOL("training.shuffle", "false", "samples of each pass over the data in an order of their own, from the seed")},
-    {BOOL("training.prefetch", "true", "a thread reads the next batch while the model computes; the bits are the same")},
-    {INT("training.eos_id", "", 0, MANY, "token that ends documents in shards; unset: as manifest.json says, else 257")},
+    {BOOL(
+        "training.prefetch", "true", "a thread reads the next batch while the model computes; the bits are the same")},
+    {INT(
+        "training.eos_id", "", 0, MANY, "token that ends documents in shards; unset: as manifest.json says, else 257")},
     {INT("training.local_batch_size", "", 1, MANY, "sequences of one forward pass" FLAVOR)},
     {INT("training.global_batch_size", "-1", -1, MANY, "sequences of one step (the rest is accumulated); -1: local")},
     {INT("training.seq_len", "", 1, MANY, "tokens of a sequence" FLAVOR)},
@@ -131,9 +134,12 @@ const struct mx8_option mx8i_option_table[] = {
         .alias = "debug.deterministic"},
     {CHOICE("training.on_nan", "stop", "stop|skip|continue", "when the loss or the gradient norm is not finite")},
 
-    {INT("parallelism.data_parallel_replicate_degree", "1", 0, 0, ONLY "one process")},
+    {INT(
+        "parallelism.data_parallel_replicate_degree", "1", 1, 65536, "groups of processes that each hold all weights")},
     {INT("parallelism.data_parallel_shard_degree", "-1", -1, MANY, "processes that share weights; -1: what is there")},
-    {CHOICE("parallelism.fsdp_reshard_after_forward", "default", "default|always|never", IDLE "one process")},
+    {CHOICE("parallelism.fsdp_reshard_after_forward", "default", "default|always|never",
+        "never: a layer's gathered weights stay for the backward pass; default: always")},
+    {BOOL("parallelism.fsdp_overlap", "true", "weights and gradients travel while layers compute")},
     {INT("parallelism.tensor_parallel_degree", "1", 0, 0, ONLY "no tensor parallelism")},
     {BOOL("parallelism.disable_loss_parallel", "false", IDLE "only with tensor parallelism")},
     {BOOL("parallelism.enable_async_tensor_parallel", "false", ONLY "no tensor parallelism")},
@@ -149,7 +155,9 @@ const struct mx8_option mx8i_option_table[] = {
     {INT("parallelism.pipeline_parallel_microbatch_size", "1", 0, 0, IDLE "only with pipeline parallelism")},
     {INT("parallelism.context_parallel_degree", "1", 0, 0, ONLY "no context parallelism")},
     {CHOICE("parallelism.context_parallel_rotate_method", "allgather", "allgather|alltoall", IDLE "one process")},
-    {INT("parallelism.expert_parallel_degree", "1", 0, 0, ONLY "no expert parallelism")},
+    {INT(
+        "parallelism.expert_parallel_degree", "1", 1, 65536, "processes of a shard group that hold different experts")},
+    {CHOICE("parallelism.expert_parallel_dtype", "model", "model|mxfp8", "in which tokens travel to their experts")},
     {INT("parallelism.expert_tensor_parallel_degree", "1", 0, 0, ONLY "no expert tensor parallelism")},
 
     {BOOL("checkpoint.enable", "false",
@@ -178,8 +186,8 @@ const struct mx8_option mx8i_option_table[] = {
 
     {CHOICE("activation_checkpoint.mode", "selective", "selective|full|none", "blocks whose forward pass runs again")},
     {TEXT("activation_checkpoint.selective_ac_option", "2", "selective: every n-th block, or op: all but products and attention")},
-    {LIST("activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns", "moe.router.gate",
-        IDLE "only with op")},
+    {LIST(
+        "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns", "moe.router.gate", IDLE "only with op")},
     {BOOL("activation_checkpoint.early_stop", "false", IDLE "blocks are run again as a whole")},
 
     {BOOL("compile.enable", "false", "CUDA: capture the step as a graph; nothing to do on the CPU")},
@@ -216,10 +224,12 @@ const struct mx8_option mx8i_option_table[] = {
     {BOOL("mx.wgrad_hp", "false", "weight gradients from the unquantized operands")},
     {BOOL("mx.exact", "false", "dequantize, then multiply: the slow reference; mxfp8_emulated sets it")},
 
-    {INT("comm.init_timeout_seconds", "300", 0, 0, IDLE "one process")},
-    {INT("comm.train_timeout_seconds", "100", 0, 0, IDLE "one process")},
-    {INT("comm.trace_buf_size", "20000", 0, 0, IDLE "one process")},
-    {TEXT("comm.save_traces_folder", "comm_traces", IDLE "one process")},
+    {INT("comm.init_timeout_seconds", "300", 1, 1e6,
+        "until the first step is over: a process waits so long for another")},
+    {INT("comm.train_timeout_seconds", "100", 1, 1e6, "in later steps")},
+    {BOOL("comm.log_all_ranks", "false", "processes after the first log, too, each line after its rank")},
+    {INT("comm.trace_buf_size", "20000", 0, 0, IDLE "no traces")},
+    {TEXT("comm.save_traces_folder", "comm_traces", IDLE "no traces")},
 
     {BOOL("memory_estimation.enable", "false", ONLY "--dry-run prints the memory plan")},
     {BOOL("memory_estimation.disable_fake_mode", "false", IDLE "only with memory_estimation")},

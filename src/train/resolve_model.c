@@ -93,6 +93,8 @@ enum mx8_status mx8i_resolve_model(const struct mx8_options *o, struct mx8_job *
             "2^31 tokens in a forward pass; use training.global_batch_size to accumulate",
             (long long)batch, (long long)seq_len);
     job->local_batch_size = batch;
-    job->model = (struct mx8_model_options){.batch = batch, .seq_len = seq_len, .training = 1};
+    job->model.batch = batch;
+    job->model.seq_len = seq_len;
+    job->model.training = 1;
     return resolve_checkpointing(o, &job->model);
 }

@@ -1,4 +1,5 @@
 /* Opening and closing a job: what happens before the first step and after the last. */
+#include "train/parallel.h"
 #include "train/run.h"
 #include "base/error.h"
 #include "base/memory.h"
@@ -31,6 +32,7 @@ enum mx8_status mx8i_open_run(struct mx8_run *r) {
     r->capacity = mx8i_get_available_memory();
     MX8_TRY(check_memory(r));
     MX8_TRY(mx8i_open_run_data(r));
+    MX8_TRY(mx8i_check_agreement(r));
     MX8_TRY(allocate_host(r));
     MX8_TRY(mx8i_allocate_model(r->model, r->ctx));
     MX8_TRY(mx8i_open_optimizer(r->ctx, &r->optimizer));
@@ -46,11 +48,13 @@ enum mx8_status mx8i_open_run(struct mx8_run *r) {
         .m = mx8i_get_moment(r->model, 0),
         .v = mx8i_get_moment(r->model, 1),
         .copy = mx8i_get_copies(r->model),
-        .n = (int64_t)mx8i_get_params(r->model)->elements};
+        .n = (int64_t)mx8i_get_params(r->model)->elements,
+        .dist = job->model.dist};
     struct mx8_history history = {r->resumed ? r->step : 0, r->branched};
     r->metrics.capacity = r->capacity;
     MX8_TRY(mx8i_open_step_profile(job, r->ctx, &r->profile));
-    MX8_TRY(mx8i_open_metrics(job, r->ctx, r->model, &history, &r->watch->log, &r->metrics));
+    if (mx8i_is_first_rank(job) || job->save_for_all_ranks)
+        MX8_TRY(mx8i_open_metrics(job, r->ctx, r->model, &history, &r->watch->log, &r->metrics));
     return mx8i_start_saving(r); /* files last: a job that cannot start leaves none */
 }
 

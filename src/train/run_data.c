@@ -3,7 +3,7 @@
 #include "base/error.h"
 #include "train/describe.h"
 #include "train/logline.h"
-#include "train/run.h"
+#include "train/parallel.h"
 
 enum mx8_status mx8i_open_run_data(struct mx8_run *r) {
     const struct mx8_job *job = r->job;
@@ -29,7 +29,8 @@ enum mx8_status mx8i_next_run_batch(struct mx8_run *r, struct mx8_step *s, struc
     double before = mx8i_get_seconds();
     if (!r->batches) {
         struct mx8_prefetch_options options = mx8i_get_prefetch_options(r->job);
-        options.first = r->position;
+        options.first = r->position + r->job->grid.rank * options.rows;
+        options.stride = mx8i_count_ranks(r->job) * options.rows;
         MX8_TRY(mx8i_open_prefetch(r->data, &options, &r->batches));
     }
     MX8_TRY(mx8i_next_batch(r->batches, out));

@@ -7,6 +7,7 @@
 
 struct mx8_validator {
     struct mx8_data *data;
+    struct mx8_dist *dist;            /* NULL: one process; else ranks take turns at batches */
     int64_t rows, width;              /* of the model's microbatch */
     int64_t length, samples;          /* of a sample; of one validation */
     int32_t *tokens, *targets, *docs; /* (rows, width); docs NULL unless the mask wants them */
@@ -39,6 +40,7 @@ static enum mx8_status fill_validator(const struct mx8_job *job, struct mx8_vali
     size_t bytes = (size_t)job->local_batch_size * (size_t)job->model.seq_len * sizeof(int32_t);
     int wants_docs = job->config.attn_mask == MX8_MASK_DOCUMENT;
     v->rows = job->local_batch_size;
+    v->dist = job->model.dist;
     v->width = job->model.seq_len;
     v->length = job->validation.seq_len;
     v->tokens = mx8i_allocate(bytes, "validation tokens");
@@ -99,12 +101,15 @@ static enum mx8_status fill_row(struct mx8_validator *v, int64_t b, int64_t posi
 enum mx8_status mx8i_validate_model(struct mx8_validator *v, struct mx8_model *m, int (*should_stop)(void *user),
     void *user, struct mx8_validation_result *out) {
     double started = mx8i_get_seconds(), sum = 0;
+    const int64_t ranks = v->dist ? v->dist->grid.world : 1, first = v->dist ? v->dist->grid.rank * v->rows : 0;
     *out = (struct mx8_validation_result){.tokens = v->samples * v->length};
-    for (int64_t position = 0; position < v->samples; position += v->rows) {
-        if (should_stop && should_stop(user)) return MX8_OK;
-        for (int64_t b = 0; b < v->rows; b++) MX8_TRY(fill_row(v, b, position + b));
+    for (int64_t position = 0; position < v->samples; position += ranks * v->rows) {
+        /* ranks would not hear of it at the same batch, and wait for each other */
+        if (!v->dist && should_stop && should_stop(user)) return MX8_OK;
+        for (int64_t b = 0; b < v->rows; b++) MX8_TRY(fill_row(v, b, position + first + b));
         MX8_TRY(mx8i_forward(m, v->tokens, v->targets, v->docs, 1.0f, &sum, NULL));
     }
+    if (v->dist) MX8_TRY(mx8i_sum_doubles(&v->dist->host, &sum, 1));
     out->loss = sum / (double)out->tokens;
     out->finished = 1;
     out->seconds = mx8i_get_seconds() - started;

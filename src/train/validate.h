@@ -22,7 +22,7 @@ int64_t mx8i_count_validation_samples(const struct mx8_validator *v); /* of one 
 size_t mx8i_count_validation_bytes(const struct mx8_job *job);
 /* After step 1, every multiple of validation.freq, and the job's last step. */
 int mx8i_is_validation_step(const struct mx8_job *job, int64_t step);
-/* should_stop (may be NULL) is asked between batches. */
+/* should_stop (may be NULL) is asked between batches, with one process. */
 enum mx8_status mx8i_validate_model(struct mx8_validator *v, struct mx8_model *m, int (*should_stop)(void *user),
     void *user, struct mx8_validation_result *out);
 

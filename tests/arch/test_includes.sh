@@ -11,7 +11,7 @@ allowed() {
     kernels) echo "base formats kernels" ;;
     ops) echo "base formats kernels ops" ;;
     dist) echo "base dist" ;;
-    model) echo "base formats kernels ops model" ;;
+    model) echo "base formats kernels ops dist model" ;;
     train) echo "base formats kernels ops dist model train" ;;
     cli) echo "base formats kernels ops dist model train cli" ;;
     *) echo "" ;;

@@ -258,8 +258,8 @@ static void test_errors(void **state) {
     assert_int_equal(job.checkpoint.exclude, MX8_EXCLUDE_OPTIMIZER | MX8_EXCLUDE_DATALOADER);
     assert_true(!job.checkpoint.enable && job.checkpoint.load_step == -1 && job.checkpoint.keep == 10);
     setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
-    assert_status(RESOLVE(&job, "--training.steps=1"), MX8_UNSUPPORTED);
-    assert_message("OMPI_COMM_WORLD_SIZE");
+    assert_status(RESOLVE(&job, "--training.steps=1"), MX8_INVALID_ARGUMENT);
+    assert_message("OMPI_COMM_WORLD_RANK");
     unsetenv("OMPI_COMM_WORLD_SIZE");
 }
 

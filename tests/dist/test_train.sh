@@ -1,0 +1,33 @@
+#!/bin/sh
+# Training with several processes: the same losses as with one, disagreement found at start, a stopped rank named.
+. "$(dirname "$0")/lib.sh"
+ranks ok 4 hybrid --parallelism.data_parallel_replicate_degree=2 --parallelism.expert_parallel_degree=2
+
+# shellcheck disable=SC2086,SC2154 # a list of words
+expect 0 train $job --job.dump_folder=one
+same_losses one hybrid 1e-5
+has hybrid/metrics.jsonl '"step":20,'
+[ ! -e hybrid/rank-1 ] || fail "a later rank wrote metrics without being asked to"
+
+# Three processes cut nothing evenly; each writes metrics when asked to.
+ranks ok 3 uneven --metrics.save_for_all_ranks --comm.log_all_ranks
+same_losses one uneven 1e-5
+has out '\[rank 2\] step: 10'
+cmp uneven/losses one/losses >/dev/null 2>&1 || true
+[ "$(wc -l <uneven/rank-2/metrics.jsonl)" = 20 ] || fail "rank 2 has no metrics of its own"
+
+# One process with another option than the rest.
+code=0
+# shellcheck disable=SC2086
+timeout 60 sh "$ranks_script" "$build" 1 "$mx8" train $job --job.dump_folder=none : -n 1 "$mx8" train $job \
+    --job.dump_folder=none --optimizer.lr=0.5 >out 2>err </dev/null || code=$?
+[ "$code" != 0 ] && [ "$code" != 124 ] || fail "differing options gave exit code $code"
+has err 'optimizer.lr is "8e-4" on rank 0 and "0.5" on rank 1'
+[ ! -e none ] || fail "a job that could not start left files"
+
+# A rank that stops answering.
+start 3 --training.global_batch_size=3 --comm.train_timeout_seconds=2
+kill -STOP "$(find_rank 1)"
+ends 20
+has err 'rank 0: waited [0-9.]+ s; no sign of life from rank 1:'
+has err 'rank 2: waited [0-9.]+ s; no sign of life from rank 1:'
