@@ -1,7 +1,8 @@
 /* The communicator table: one struct of function pointers that a transport fills (self, MPI, NCCL), as kernels.h is for
  * kernels. Everything starts at once and returns a ticket; until wait() returns, the buffers belong to the transport. All
  * ranks of a group start the same operations in the same order. Pointers are the transport's: host memory for MPI, device
- * memory for NCCL. Sums are fp32, in rising order of rank: the same bits whatever the transport's algorithm. */
+ * memory for NCCL. Sums are fp32: of MPI in rising order of rank, whatever its library; of NCCL in the order that it picks,
+ * the same in every run on the same machines. */
 #ifndef MX8_DIST_COMM_H
 #define MX8_DIST_COMM_H
 
@@ -52,6 +53,8 @@ struct mx8_comm_table {
     enum mx8_status (*wait)(struct mx8_comm *c, int32_t *ticket);
     /* Lets the transport get on; called between operators. */
     void (*poll)(struct mx8_comm *c);
+    /* The host is about to wait for the device: returns when all that was started is done, or names who is missing. */
+    enum mx8_status (*settle)(struct mx8_comm *c);
     /* Of the group of all: a group of some of its ranks (members: world ranks, rising), for every rank that is a member. */
     enum mx8_status (*make_group)(struct mx8_comm *world, const int32_t *members, int32_t count, struct mx8_comm *out);
     void (*set_timeout)(struct mx8_comm *world, double seconds);

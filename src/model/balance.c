@@ -17,6 +17,11 @@ enum mx8_status mx8i_get_expert_load(struct mx8_model *m, int64_t moe_layer, int
     return MX8_OK;
 }
 
+void mx8i_accept_expert_counts(struct mx8_model *m) {
+    const size_t n = (size_t)(m->moe_layers * m->config.num_experts);
+    if (m->parallel && n) memcpy(m->known_load, m->load, n * sizeof *m->load);
+}
+
 int64_t *mx8i_get_expert_counts(struct mx8_model *m) {
     return m->load;
 }

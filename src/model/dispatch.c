@@ -46,6 +46,7 @@ enum mx8_status mx8i_plan_dispatch(struct mx8_model *m, struct mx8_layer *l) {
     for (int32_t r = 0; r <= c->size; r++) m->cut_bytes[r] = (size_t)r * bytes;
     MX8_TRY(c->t->start_gather(c, m->io.group_ends, m->cut_bytes, &ticket));
     MX8_TRY(c->t->wait(c, &ticket));
+    MX8_TRY(mx8i_settle(m));
     MX8_TRY(x->k->download(x, l->dispatch.ends, m->io.group_ends, bytes * (size_t)c->size));
 
     int64_t rows = 0, start;

@@ -243,6 +243,7 @@ enum mx8_status mx8i_begin_gradients(struct mx8_model *m, int32_t unit);
 enum mx8_status mx8i_end_gradients(struct mx8_model *m, int32_t unit);
 enum mx8_status mx8i_finish_gradients(struct mx8_model *m); /* all that are on their way */
 void mx8i_forget_units(struct mx8_model *m);                /* the weights have changed */
+enum mx8_status mx8i_settle(struct mx8_model *m);           /* before the host waits for the device */
 void mx8i_poll(struct mx8_model *m);                        /* lets transfers get on */
 /* After allocation: where the units' arrays are. */
 void mx8i_place_units(struct mx8_model *m);

@@ -60,6 +60,7 @@ static enum mx8_status upload_batch(
 /* The step's only look at the device: the loss and every MoE layer's group ends, side by side. */
 static enum mx8_status read_back(struct mx8_model *m, double *loss, int32_t count_tokens) {
     const struct mx8_exec *x = &m->ctx->exec;
+    MX8_TRY(mx8i_settle(m));
     MX8_TRY(x->k->download(x, m->host_readback, m->io.readback, m->readback_size));
     double value;
     memcpy(&value, m->host_readback, sizeof value);

@@ -97,6 +97,7 @@ int64_t mx8i_count_moe_layers(const struct mx8_model *m);
 enum mx8_status mx8i_get_expert_load(struct mx8_model *m, int64_t moe_layer, int64_t *counts);
 /* All of them, (MoE layers, E), in place: what a checkpoint saves and restores. */
 int64_t *mx8i_get_expert_counts(struct mx8_model *m);
+void mx8i_accept_expert_counts(struct mx8_model *m); /* after restoring: they are those of all ranks */
 /* Once per optimizer step, after clipping, before AdamW: bias += d - mean(d), d = coeff * sign(mean(count) - count); then
  * counts = 0. Without load_balance_coeff only clears the counts. */
 enum mx8_status mx8i_update_expert_bias(struct mx8_model *m);

@@ -41,6 +41,11 @@ void mx8i_poll(struct mx8_model *m) {
     if (c->t) c->t->poll(c);
 }
 
+enum mx8_status mx8i_settle(struct mx8_model *m) {
+    struct mx8_comm *c = m->parallel ? &m->options.dist->group[MX8_GROUP_WORLD] : NULL;
+    return c && c->t ? c->t->settle(c) : MX8_OK;
+}
+
 /* ---- weights ---- */
 
 /* The own range into its place, and the others' on their way. */
@@ -177,6 +182,7 @@ enum mx8_status mx8i_end_gradients(struct mx8_model *m, int32_t unit) {
 enum mx8_status mx8i_sum_gradients(struct mx8_model *m) {
     if (!m->parallel) return MX8_OK;
     MX8_TRY(mx8i_finish_gradients(m));
-    return mx8i_sum_floats(
-        &m->options.dist->group[MX8_GROUP_REPLICATE], m->gradients, m->params.elements, m->receive, m->receive_bytes);
+    MX8_TRY(mx8i_sum_floats(
+        &m->options.dist->group[MX8_GROUP_REPLICATE], m->gradients, m->params.elements, m->receive, m->receive_bytes));
+    return mx8i_settle(m);
 }

@@ -29,6 +29,7 @@ struct mx8_piece {
     int64_t tensor, start, count;
     void *data;      /* of the first element */
     int32_t on_host; /* 0: the context's device */
+    int32_t common;  /* every process has it: the first one writes it */
 };
 
 struct mx8_state {
@@ -40,6 +41,11 @@ struct mx8_state {
 /* Appends a tensor (name is copied) and one piece that holds all of it. dtype is also what is stored. */
 enum mx8_status mx8i_add_state(struct mx8_state *s, const char *name, int32_t dtype, int32_t ndim, const int64_t *shape,
     void *data, int32_t on_host);
+/* The same with a piece that holds elements [start, start + count) alone; none when count is 0. */
+enum mx8_status mx8i_add_state_part(struct mx8_state *s, const char *name, int32_t dtype, int32_t ndim,
+    const int64_t *shape, void *data, int64_t start, int64_t count);
+/* Leaves out the pieces that every process has, or the others: what this process need not write. */
+void mx8i_drop_pieces(struct mx8_state *s, int32_t common);
 void mx8i_free_state(struct mx8_state *s);
 size_t mx8i_count_state_bytes(const struct mx8_state *s); /* of the pieces, in memory */
 #define MX8_SNAPSHOT_ALIGNMENT 64

@@ -7,6 +7,7 @@
 #include "train/describe.h"
 #include "train/logline.h"
 #include "train/optimizer.h"
+#include "train/parallel.h"
 #include "train/validate.h"
 
 /* Tensors that differ only in their layer's number form a class: "layers.*.attention.wq.weight". */
@@ -108,7 +109,7 @@ size_t mx8i_count_batch_bytes(const struct mx8_job *job) {
  * and the losses of all steps. */
 size_t mx8i_count_snapshot_plan(const struct mx8_job *job, const struct mx8_memory_plan *plan) {
     const struct mx8_model_config *c = &job->config;
-    if (!job->checkpoint.enable || !job->checkpoint.async) return 0;
+    if (!job->checkpoint.enable || !job->checkpoint.async || mx8i_count_ranks(job) > 1) return 0;
     size_t layer = (size_t)c->num_experts * (sizeof(float) + sizeof(int64_t)) + MX8_SNAPSHOT_ALIGNMENT, layers = 0;
     for (int64_t i = 0; i < c->n_layers; i++) layers += mx8i_is_moe_layer(c, i) != 0;
     return plan->masters + plan->moments + layers * layer + (size_t)job->steps * sizeof(double) +

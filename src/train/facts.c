@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/error.h"
+#include "train/parallel.h"
 
 enum type { INT64, INT32, DOUBLE, TEXT };
 enum verdict { QUIET, WARN, STOP, STOP_DATA /* unless the data start anew */ };
@@ -94,7 +95,7 @@ static const struct {
 
 /* Resolved values that are no plain field. */
 static int64_t get_batch(const struct mx8_job *job) {
-    return job->local_batch_size * job->accumulation;
+    return job->local_batch_size * job->accumulation * mx8i_count_ranks(job);
 }
 
 static void print_fact(const struct mx8_job *job, size_t i, char text[128]) {

@@ -21,8 +21,6 @@ enum mx8_status mx8i_resolve_parallel(const struct mx8_options *o, struct mx8_jo
         mx8i_get_int(o, "parallelism.data_parallel_replicate_degree"),
         mx8i_get_int(o, "parallelism.data_parallel_shard_degree"),
         mx8i_get_int(o, "parallelism.expert_parallel_degree"), &job->grid));
-    if (job->grid.world > 1 && mx8i_get_bool(o, "checkpoint.enable"))
-        return MX8_FAIL(MX8_UNSUPPORTED, "checkpoint.enable: checkpoints of several processes are not supported yet");
     job->init_timeout = (double)mx8i_get_int(o, "comm.init_timeout_seconds");
     job->train_timeout = (double)mx8i_get_int(o, "comm.train_timeout_seconds");
     job->log_all_ranks = mx8i_get_bool(o, "comm.log_all_ranks");

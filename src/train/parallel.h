@@ -19,6 +19,10 @@ enum mx8_status mx8i_join_step(struct mx8_run *r, struct mx8_step *s, double beg
 double mx8i_get_waited(const struct mx8_run *r);
 /* Values clipped by all ranks. */
 enum mx8_status mx8i_join_saturated(struct mx8_run *r, struct mx8_step *s);
+/* Every rank's pieces as one checkpoint: all of it or nothing, and the same answer on every rank. */
+struct mx8_state;
+struct mx8_manifest;
+enum mx8_status mx8i_save_together(struct mx8_run *r, struct mx8_state *state, struct mx8_manifest *manifest);
 /* Whether to stop before the next step: the same answer on every rank. */
 int mx8i_should_stop(struct mx8_run *r);
 

@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "train/facts.h"
+#include "train/parallel.h"
 #include "train/run_state.h"
 
 /* ---- loading ---- */
@@ -34,6 +35,7 @@ static enum mx8_status load_full(struct mx8_run *r, const struct mx8_checkpoint 
     enum mx8_status status = mx8i_load_pieces(c, &state, without == 0, &r->ctx->exec);
     mx8i_free_state(&state);
     MX8_TRY(status);
+    mx8i_accept_expert_counts(r->model);
     if (!(without & MX8_EXCLUDE_TRAIN_STATE)) r->step = p->step;
     if (!(without & MX8_EXCLUDE_DATALOADER)) r->position = p->position;
     if (!(without & MX8_EXCLUDE_LR_SCHEDULER)) r->schedule_step = p->schedule_step;
@@ -113,8 +115,9 @@ struct search {
 };
 
 static enum mx8_status resume_from(struct mx8_run *r, const struct mx8_checkpoint *c) {
-    MX8_TRY(load_full(r, c));
+    if (!r->job->model.dist) MX8_TRY(load_full(r, c)); /* several processes load together, once the first has chosen */
     r->resumed = 1;
+    r->started_at = c->manifest.progress.step;
     mx8i_log(&r->watch->log, "Resuming from step %lld, saved in %s", (long long)c->manifest.progress.step, c->folder);
     return MX8_OK;
 }
@@ -228,12 +231,36 @@ static enum mx8_status resume(struct mx8_run *r, const char *folder) {
     return status;
 }
 
+/* Several processes: the first one has looked, all of them load. */
+static enum mx8_status resume_together(struct mx8_run *r) {
+    struct {
+        int64_t step, from;
+        int32_t resumed, complete, branched;
+    } found = {r->step, r->started_at, r->resumed, r->complete, r->branched};
+    MX8_TRY(mx8i_broadcast(&r->job->model.dist->host, &found, sizeof found, 0));
+    r->step = found.step;
+    r->resumed = found.resumed;
+    r->complete = found.complete;
+    r->branched = found.branched;
+    if (!r->resumed) return MX8_OK;
+    char *path = mx8i_make_step_path(r->checkpoint_folder, found.from);
+    struct mx8_checkpoint c = {0};
+    enum mx8_status status =
+        path ? mx8i_open_checkpoint(path, 0, &c) : MX8_OUT_OF_MEMORY; /* the first one verified it */
+    if (status == MX8_OK) status = load_full(r, &c);
+    mx8i_close_checkpoint(&c);
+    mx8i_release(path);
+    return status;
+}
+
 enum mx8_status mx8i_start_state(struct mx8_run *r) {
     const struct mx8_checkpoint_options *o = &r->job->checkpoint;
     if (o->enable) {
         r->checkpoint_folder = mx8i_format_text("%s/%s", r->job->dump_folder, o->folder);
         if (!r->checkpoint_folder) return MX8_OUT_OF_MEMORY;
-        if (mx8i_is_folder(r->checkpoint_folder)) MX8_TRY(resume(r, r->checkpoint_folder));
+        if (mx8i_is_first_rank(r->job) && mx8i_is_folder(r->checkpoint_folder))
+            MX8_TRY(resume(r, r->checkpoint_folder));
+        if (r->job->model.dist) MX8_TRY(resume_together(r));
         if (o->load_step >= 0 && !r->resumed)
             return MX8_FAIL(MX8_IO_ERROR, "checkpoint.load_step is %lld, but there is no folder %s",
                 (long long)o->load_step, r->checkpoint_folder);

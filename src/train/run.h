@@ -29,6 +29,7 @@ struct mx8_run {
     int32_t branched;                  /* from one that is not the newest: later results are given up */
     int32_t complete;                  /* every step was done before: nothing is loaded, nothing runs */
     struct mx8_straggler { int32_t rank, events, steps; double seconds, median; } straggler;
+    int64_t saved_step; /* several processes: the last one saved */
     int32_t stopping; /* some rank was asked to stop */
     struct mx8_prefetch *batches;      /* opened by the first batch, at `position` */
     struct mx8_validator *validator;   /* NULL: the job does not validate */

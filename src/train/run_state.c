@@ -8,7 +8,9 @@ static enum mx8_status add_weights(struct mx8_run *r, struct mx8_state *s) {
     const struct mx8_param_table *t = mx8i_get_params(r->model);
     for (int64_t i = 0; i < t->count; i++) {
         const struct mx8_param *p = &t->param[i];
-        MX8_TRY(mx8i_add_state(s, p->name, MX8_F32, p->ndim, p->shape, mx8i_get_masters(r->model) + p->at, 0));
+        const struct mx8_part_of part = mx8i_get_part(r->model, p);
+        MX8_TRY(mx8i_add_state_part(
+            s, p->name, MX8_F32, p->ndim, p->shape, mx8i_get_masters(r->model) + p->at, part.first, part.count));
     }
     return MX8_OK;
 }
@@ -37,8 +39,10 @@ static enum mx8_status add_moments(struct mx8_run *r, struct mx8_state *s) {
             const struct mx8_param *p = &t->param[i];
             char *name = mx8i_format_text("%s.%s", names[which], p->name);
             float *data = mx8i_get_moment(r->model, which) + p->at;
-            enum mx8_status status =
-                name ? mx8i_add_state(s, name, MX8_F32, p->ndim, p->shape, data, 0) : MX8_OUT_OF_MEMORY;
+            const struct mx8_part_of part = mx8i_get_part(r->model, p);
+            enum mx8_status status = MX8_OUT_OF_MEMORY;
+            if (name)
+                status = mx8i_add_state_part(s, name, MX8_F32, p->ndim, p->shape, data, part.first, part.count);
             mx8i_release(name);
             MX8_TRY(status);
         }
