@@ -145,7 +145,7 @@ static void test_every_persistent_array_is_saved(void **state) {
         const char *purpose;
         int persistent;
     } purposes[] = {{"masters", 1}, {"copies", 0}, {"codes", 0}, {"gradients", 0}, {"moments", 1}, {"saved", 0},
-        {"scratch", 0}, {"workspace", 0}, {"buffers", 1}};
+        {"scratch", 0}, {"workspace", 0}, {"buffers", 1}, {"gathered", 0}, {"reduced", 0}};
     assert_int_equal(COUNT(purposes) + 1, sizeof(struct mx8_memory_plan) / sizeof(size_t));
     struct folder out = make_folder();
     struct mx8_options options;
