@@ -335,6 +335,35 @@ static void print_table(const struct study *s, int from, int to, int sums) {
     printf("\n");
 }
 
+/* No minus before a zero. */
+static double tidy(double loss) {
+    return fabs(loss) < 0.005 ? 0 : loss;
+}
+
+/* The largest loss of the three products against 1x32, in the median / the worst / (of mistakes) the worst row. */
+static void print_losses(const struct study *s, int from, int to) {
+    printf("\n| data |");
+    for (int c = from; c < to; c++) printf(" %s |", configs[c].name);
+    printf("\n|---|");
+    for (int c = from; c < to; c++) printf("--:|");
+    for (int i = 0; i < s->n; i++) {
+        printf("\n| %s |", s->source[i].name);
+        for (int c = from; c < to; c++) {
+            double median = -HUGE_VAL, worst = -HUGE_VAL, row = -HUGE_VAL;
+            for (int p = 0; p < PRODUCTS; p++) {
+                const struct result *base = s->result[i][p], *r = base + c;
+                if (!r->measured) continue;
+                median = fmax(median, base->median - r->median);
+                worst = fmax(worst, base->worst - r->worst);
+                row = fmax(row, base->worst_row - r->worst_row);
+            }
+            printf(" %.2f / %.2f", tidy(median), tidy(worst));
+            printf(c < FIRST_MISTAKE ? " |" : " / %.2f |", tidy(row));
+        }
+    }
+    printf("\n");
+}
+
 /* The most that each mistake costs against the same without it, and with which data. */
 static void print_mistakes(const struct study *s) {
     static const char *const what[] = {"median column", "worst column", "worst row"};
@@ -353,7 +382,7 @@ static void print_mistakes(const struct study *s) {
                 most = loss;
                 at = i;
             }
-            printf("%s %s %.2f dB (%s of %s)", k ? "," : "", what[k], most, products[at % PRODUCTS].name,
+            printf("%s %s %.2f dB (%s of %s)", k ? "," : "", what[k], tidy(most), products[at % PRODUCTS].name,
                 s->source[at / PRODUCTS].name);
         }
         printf("\n");
@@ -464,6 +493,10 @@ int main(int argc, char **argv) {
     print_table(&s, FIRST_FP8, CONFIGS, 0);
     printf("\nThe FP8 sums alone, against the exact product of the same codes:\n");
     print_table(&s, FIRST_FP8, FIRST_MISTAKE, 1);
+    printf("\nLosses against 1x32, the largest of the three products: median / worst column.\n");
+    print_losses(&s, 1, FIRST_MISTAKE);
+    printf("\nLosses of mistakes: median / worst column / worst row.\n");
+    print_losses(&s, FIRST_MISTAKE, CONFIGS);
     print_mistakes(&s);
     print_verdict(&s);
     int written = !json || write_json(&s, json);
