@@ -12,6 +12,9 @@ write_basic_package_version_file(mx8-config-version.cmake COMPATIBILITY SameMino
 
 install(TARGETS mx8 RUNTIME)
 install(TARGETS mx8_shared EXPORT mx8 LIBRARY INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+if(TARGET mx8_mpi)
+  install(TARGETS mx8_mpi LIBRARY)
+endif()
 if(TARGET mx8_cuda)
   install(TARGETS mx8_cuda LIBRARY)
 endif()

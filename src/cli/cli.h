@@ -20,6 +20,8 @@ int mx8i_run_train(int argc, char **argv);
 int mx8i_run_compare(int argc, char **argv);
 int mx8i_run_report(int argc, char **argv);
 int mx8i_run_bench(int argc, char **argv);
+int mx8i_run_bench_dist(int argc, char **argv); /* mx8 bench dist: bench_dist.c */
+int mx8i_run_plan(int argc, char **argv);
 int mx8i_run_info(int argc, char **argv);
 int mx8i_run_ops(int argc, char **argv);
 int mx8i_run_generate(int argc, char **argv);

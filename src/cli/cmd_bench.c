@@ -232,6 +232,7 @@ int mx8i_run_bench(int argc, char **argv) {
     struct mx8_options options;
     const char *words[2];
     int n_words = 0;
+    if (argc > 1 && strcmp(argv[1], "dist") == 0) return mx8i_run_bench_dist(argc - 1, argv + 1);
     if (mx8i_wants_help(argc, argv)) return print_help();
     enum mx8_status status = mx8i_open_options(table, TABLE_COUNT, &options);
     if (status != MX8_OK) return mx8i_report_failure("bench", status, MX8_EXIT_FAILURE);

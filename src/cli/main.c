@@ -8,6 +8,7 @@ const struct mx8_command mx8i_commands[] = {
     {"compare", "train the same model with several recipes and compare them", mx8i_run_compare},
     {"report", "write an HTML report of finished runs", mx8i_run_report},
     {"bench", "time one operator on one problem, and check its result", mx8i_run_bench},
+    {"plan", "say what a job would take on GPUs that are not here", mx8i_run_plan},
     {"tokenize", "turn text into token shards", mx8i_run_tokenize},
     {"detokenize", "turn a token shard back into text", mx8i_run_detokenize},
     {"inspect", "show what a token shard holds", mx8i_run_inspect},

@@ -37,7 +37,11 @@ static int64_t count_rows(
 enum mx8_status mx8i_plan_dispatch(struct mx8_model *m, struct mx8_layer *l) {
     const int64_t E = m->config.num_experts, here = m->experts_here;
     const struct mx8_routing *routing = &l->a.routing;
-    if (!mx8i_is_spread(m) || m->planning) return MX8_OK;
+    if (!mx8i_is_spread(m)) return MX8_OK;
+    if (m->planning) {
+        m->traffic.dispatched += E * (int64_t)sizeof(int32_t) * (get_group(m)->size - 1);
+        return MX8_OK;
+    }
     const struct mx8_exec *x = &m->ctx->exec;
     struct mx8_comm *c = get_group(m);
     const size_t bytes = (size_t)E * sizeof(int32_t);

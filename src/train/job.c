@@ -89,9 +89,9 @@ static void resolve_rest(const struct mx8_options *o, struct mx8_job *job, const
     if (job->compile && job->device == 0) mx8i_log(notes, "compile.enable: nothing to compile on the CPU");
 }
 
-/* Each chunk of the head adds to all of its weight's gradient (4 V D bytes read and written): on CUDA, where that is what a
- * small chunk waits for, a chunk is as large as the memory of later gradients allows, or, where gradients accumulate, 2 GiB
- * of bf16 logits. The CPU keeps the operator's own choice, which stays in its caches. */
+/* Each chunk of the head adds to all of its weight's gradient (4 V D bytes read and written): on CUDA, where that is
+ * what a small chunk waits for, a chunk is as large as the memory of later gradients allows, or, where gradients
+ * accumulate, 2 GiB of bf16 logits. The CPU keeps the operator's own choice, which stays in its caches. */
 static int64_t choose_loss_chunk(const struct mx8_job *job) {
     if (job->device == 0) return 0;
     if (job->accumulation == 1 && mx8i_count_ranks(job) == 1) return -1;
@@ -101,11 +101,18 @@ static int64_t choose_loss_chunk(const struct mx8_job *job) {
 }
 
 enum mx8_status mx8i_resolve_job(const struct mx8_options *o, struct mx8_job *out, const struct mx8_log *notes) {
+    struct mx8_launch launch;
+    MX8_TRY(mx8i_find_launch(&launch));
+    return mx8i_resolve_job_as(o, &launch, out, notes);
+}
+
+enum mx8_status mx8i_resolve_job_as(
+    const struct mx8_options *o, const struct mx8_launch *launch, struct mx8_job *out, const struct mx8_log *notes) {
     static const struct mx8_log silent;
     if (!notes) notes = &silent;
     *out = (struct mx8_job){.options = o, .steps = mx8i_get_int(o, "training.steps")};
     MX8_TRY(check_unsupported(o));
-    MX8_TRY(mx8i_resolve_parallel(o, out));
+    MX8_TRY(mx8i_resolve_parallel(o, launch, out));
     MX8_TRY(mx8i_resolve_model(o, out));
     MX8_TRY(mx8i_resolve_recipe(o, out, notes));
     MX8_TRY(resolve_batch(o, out));

@@ -83,6 +83,9 @@ struct mx8_job {
  * names, presets. Each option of torchtitan's that mx8 does not support is an error when set to anything but its
  * harmless default. `notes` receives lines the user should see ("compile.enable does nothing on the CPU"). */
 enum mx8_status mx8i_resolve_job(const struct mx8_options *o, struct mx8_job *out, const struct mx8_log *notes);
+/* The same for another process than this one: what `launch` says, not what the environment does. */
+enum mx8_status mx8i_resolve_job_as(const struct mx8_options *o, const struct mx8_launch *launch, struct mx8_job *out,
+    const struct mx8_log *notes);
 /* lr multiplier rules of torchtitan; step counts from 1. */
 double mx8i_get_learning_rate(const struct mx8_schedule *s, int64_t step);
 

@@ -15,8 +15,9 @@ int mx8i_is_first_rank(const struct mx8_job *job) {
     return job->grid.rank == 0;
 }
 
-enum mx8_status mx8i_resolve_parallel(const struct mx8_options *o, struct mx8_job *job) {
-    MX8_TRY(mx8i_find_launch(&job->launch));
+enum mx8_status mx8i_resolve_parallel(
+    const struct mx8_options *o, const struct mx8_launch *launch, struct mx8_job *job) {
+    job->launch = *launch;
     MX8_TRY(mx8i_make_grid(job->launch.size, job->launch.rank,
         mx8i_get_int(o, "parallelism.data_parallel_replicate_degree"),
         mx8i_get_int(o, "parallelism.data_parallel_shard_degree"),

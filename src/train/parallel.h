@@ -4,8 +4,9 @@
 
 #include "train/run.h"
 
-/* Degrees, timeouts, and which process this is, from the options and the launcher's variables. */
-enum mx8_status mx8i_resolve_parallel(const struct mx8_options *o, struct mx8_job *job);
+/* Degrees and timeouts, for the process that the launch says. */
+enum mx8_status mx8i_resolve_parallel(
+    const struct mx8_options *o, const struct mx8_launch *launch, struct mx8_job *job);
 /* Processes of the job: each reads its own rows of a step. */
 int64_t mx8i_count_ranks(const struct mx8_job *job);
 /* Only the first rank says and writes what is the same for all of them. */
