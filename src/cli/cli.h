@@ -62,6 +62,8 @@ int mx8i_report_usage(const char *command, const char *format, ...) __attribute_
 /* SIGINT and SIGTERM ask the job to stop after its step; the same signal again ends the process at once. A file that
  * reaches its size limit becomes an error of the write. */
 void mx8i_catch_signals(void);
+/* A file that shrinks while it is read, or grows beyond a limit, ends in a message: once, at the program's start. */
+void mx8i_expect_file_errors(void);
 int mx8i_is_stopping(void);
 
 /* Resolves the options and runs the job: log lines and the status line on the terminal. `label` stands before the

@@ -103,7 +103,7 @@ static enum mx8_status read_prompt(struct session *s) {
     const char *text = mx8i_get_text(s->o, "prompt");
     if (mx8i_is_set(s->o, "ids")) {
         struct id_list list = {.tokens = &s->tokens};
-        mx8i_get_list(s->o, "ids", add_id, &list);
+        if (mx8i_get_list(s->o, "ids", add_id, &list) < 0) return MX8_OUT_OF_MEMORY;
         return list.status;
     }
     if (strcmp(text, "-")) return encode(s, text, strlen(text));

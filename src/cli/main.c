@@ -56,6 +56,7 @@ static const char *suggest_command(const char *word) {
 }
 
 int main(int argc, char **argv) {
+    mx8i_expect_file_errors();
     if (argc < 2) {
         print_usage(stderr);
         return MX8_EXIT_USAGE;

@@ -2,20 +2,38 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/clock.h"
 #include "base/error.h"
+#include "base/memory.h"
 #include "cli/cli.h"
+#include "train/report.h"
 
 struct progress {
     struct mx8_terminal *terminal;
     const char *label;
     double seconds; /* of the steps after the first, which is slower than the rest */
     int64_t counted;
+    int32_t reports;    /* job.report */
+    double next_report; /* when; report_seconds: what the last one took */
 };
+
+/* The page of a run that is not over loads itself anew. A page that cannot be written does not end the job. */
+static void write_report(struct progress *p, const struct mx8_job *job, int running) {
+    const char *runs[] = {job->dump_folder};
+    char *path = mx8i_format_text("%s/report.html", job->dump_folder), title[128];
+    double before = mx8i_get_seconds();
+    snprintf(title, sizeof title, "%.100s", job->description[0] ? job->description : job->config.flavor);
+    enum mx8_status status = path ? mx8i_refresh_report(path, title, runs, 1, running ? 10 : 0) : MX8_OUT_OF_MEMORY;
+    if (status != MX8_OK) mx8i_print_line(p->terminal, "warning: no report: %s", mx8_get_last_error());
+    mx8i_release(path);
+    double took = mx8i_get_seconds() - before;
+    p->next_report = before + (took > 0.1 ? 100 * took : 10); /* at most a hundredth of the time */
+}
 
 static void show_step(void *user, const struct mx8_job *job, const struct mx8_step *s, int64_t steps) {
     struct progress *p = user;
     char step[32], total[32], speed[32], left[32];
-    (void)job;
+    if (p->reports && mx8i_get_seconds() >= p->next_report) write_report(p, job, 1);
     if (s->step > 1) {
         p->seconds += s->seconds;
         p->counted++;
@@ -100,7 +118,11 @@ enum mx8_status mx8i_start_job(
         watch.on_step = NULL;
         watch.log = job.log_all_ranks ? (struct mx8_log){log_with_rank, &rank_log} : (struct mx8_log){0};
     }
-    if (status == MX8_OK) status = mx8i_run_job(&job, ctx, &watch, out);
+    if (status == MX8_OK) {
+        progress.reports = job.grid.rank == 0 && mx8i_get_bool(o, "job.report");
+        status = mx8i_run_job(&job, ctx, &watch, out);
+        if (status == MX8_OK && progress.reports && out->steps > 0) write_report(&progress, &job, 0);
+    }
     if (status != MX8_OK) fail_together(&dist, t, status, *code);
     mx8i_close_dist(&dist);
     mx8_destroy_context(ctx);

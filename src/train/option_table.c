@@ -25,6 +25,7 @@ const struct mx8_option mx8i_option_table[] = {
     {BOOL("job.print_args", "false", "log every option that was set"), .alias = "debug.print_config"},
     {CHOICE("job.device", "cpu", "cpu|cuda", "where to train"), .alias = "device"},
     {INT("job.threads", "0", 0, 4096, "CPU threads; 0: OMP_NUM_THREADS, else every core this process may use")},
+    {BOOL("job.report", "false", "write report.html into the dump folder, anew while the job runs"), .alias = "report"},
     {BOOL("job.dry_run", "false", "print the memory plan and stop"), .alias = "dry_run"},
 
     {BOOL("profiling.enable_profiling", "false", "time every kernel: a table at the end, profile.json in dump_folder"),

@@ -168,11 +168,13 @@ static enum mx8_status append_charts(struct mx8_text *t, const struct mx8_report
 }
 
 static enum mx8_status append_page(
-    struct mx8_text *t, const char *title, const struct mx8_report_run *runs, int32_t n) {
+    struct mx8_text *t, const char *title, const struct mx8_report_run *runs, int32_t n, int refresh) {
     const char *description = mx8i_find_fact(&runs[0], "description");
     mx8i_append(t, "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<meta name=\"viewport\" "
                    "content=\"width=device-width,initial-scale=1\">\n<meta name=\"color-scheme\" content=\"light "
-                   "dark\">\n<title>");
+                   "dark\">\n");
+    if (refresh > 0) mx8i_append(t, "<meta http-equiv=\"refresh\" content=\"%d\">\n", refresh);
+    mx8i_append(t, "<title>");
     mx8i_append_escaped(t, title);
     mx8i_append(t, "</title>\n");
     append_style(t);
@@ -206,6 +208,11 @@ static enum mx8_status write_page(const char *path, const struct mx8_text *t) {
 }
 
 enum mx8_status mx8i_write_report(const char *path, const char *title, const char *const *runs, int n_runs) {
+    return mx8i_refresh_report(path, title, runs, n_runs, 0);
+}
+
+enum mx8_status mx8i_refresh_report(
+    const char *path, const char *title, const char *const *runs, int n_runs, int refresh) {
     struct mx8_report_run run[MAX_RUNS];
     struct mx8_text text = {0};
     int32_t n = 0;
@@ -216,7 +223,7 @@ enum mx8_status mx8i_write_report(const char *path, const char *title, const cha
         status = mx8i_read_run(runs[n], &run[n]);
         if (status == MX8_OK) n++;
     }
-    if (status == MX8_OK) status = append_page(&text, title ? title : "Training report", run, n);
+    if (status == MX8_OK) status = append_page(&text, title ? title : "Training report", run, n, refresh);
     if (status == MX8_OK) status = write_page(path, &text);
     mx8i_release_text(&text);
     while (n > 0) mx8i_release_run(&run[--n]);

@@ -5,5 +5,8 @@
 
 /* runs: folders that hold metrics.jsonl and run.json (name, options, device, counts). The first run is the baseline
  * that gaps are taken against. Written atomically. Errors name the folder and line. */
+/* As below; browsers load the page anew every `refresh` seconds, for runs that are not over. 0: never. */
+enum mx8_status mx8i_refresh_report(
+    const char *path, const char *title, const char *const *runs, int n_runs, int refresh);
 enum mx8_status mx8i_write_report(const char *path, const char *title, const char *const *runs, int n_runs);
 #endif

@@ -42,7 +42,7 @@ static void join_item(void *user, const char *item) {
 enum mx8_status mx8i_join_list(const struct mx8_options *o, const char *key, char *text, size_t size) {
     struct joined j = {.text = text, .size = size};
     text[0] = 0;
-    mx8i_get_list(o, key, join_item, &j);
+    if (mx8i_get_list(o, key, join_item, &j) < 0) return MX8_OUT_OF_MEMORY;
     if (j.too_long) return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: expected at most %zu characters in all", key, size - 1);
     return MX8_OK;
 }
@@ -66,7 +66,7 @@ static void read_converter(void *user, const char *item) {
 
 static enum mx8_status resolve_converters(const struct mx8_options *o, struct mx8_recipe *recipe) {
     struct converters c = {0};
-    mx8i_get_list(o, "model.converters", read_converter, &c);
+    if (mx8i_get_list(o, "model.converters", read_converter, &c) < 0) return MX8_OUT_OF_MEMORY;
     if (strstr(c.unknown, "float8"))
         return MX8_FAIL(
             MX8_UNSUPPORTED, "model.converters: \"%s\" is not supported, mx8 converts to MXFP8: use mx", c.unknown);

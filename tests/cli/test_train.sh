@@ -82,6 +82,21 @@ wait $job || code=$?
 has out '^interrupted after [0-9]'
 tail -n 1 stop/metrics.jsonl | grep -q '}$' || fail "the last line of the metrics is cut off"
 
+# A report while the job runs, which browsers load anew, and one of the end, which they do not.
+expect 0 train $tiny --training.steps=3 --job.dump_folder=reported --report
+has reported/report.html '</html>'
+has_not reported/report.html 'http-equiv="refresh"'
+"$mx8" train $tiny --training.steps=100000 --job.dump_folder=reported2 --report >out 2>err &
+job=$!
+for _ in $(seq 1 200); do
+    [ -s reported2/report.html ] && break
+    sleep 0.1
+done
+has reported2/report.html 'http-equiv="refresh" content="10"'
+kill -TERM $job
+wait $job || true
+has_not reported2/report.html 'http-equiv="refresh"'
+
 # Event files for TensorBoard (tests/python reads them), below one folder a start.
 expect 0 train $tiny --training.steps=2 --job.dump_folder=board --metrics.enable_tensorboard --metrics.save_tb_folder=events
 [ "$(find board/events -path '*/20*-*/events.out.tfevents.*' | wc -l)" = 1 ] || fail "no event file"

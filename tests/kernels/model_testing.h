@@ -5,7 +5,7 @@
 #define MX8_TESTS_MODEL_TESTING_H
 
 #include <math.h>
-#include "test.h"
+#include "guard.h"
 #include "base/memory.h"
 #include "base/rng.h"
 #include "kernels/kernels.h"
@@ -34,12 +34,29 @@ static inline void set_value(void *data, int32_t dtype, int64_t i, double value)
     else ((uint16_t *)data)[i] = mx8_encode_bf16((float)value);
 }
 
-/* n elements without room behind them, so that AddressSanitizer sees the first read past the end. */
+/* n elements without room behind them: the first read past the end is seen (guard.h). `free` gives them back. */
+static struct { void *data; size_t size; } guarded[256];
+
 static inline void *make_zeros(int32_t dtype, int64_t n) {
-    void *data = calloc(n > 0 ? (size_t)n : 1, mx8_get_dtype_size(dtype));
-    assert_non_null(data);
-    return data;
+    size_t size = (n > 0 ? (size_t)n : 0) * mx8_get_dtype_size(dtype), i = 0;
+    while (i < 256 && guarded[i].data) i++;
+    assert_true(i < 256);
+    guarded[i].size = size;
+    guarded[i].data = guard_allocate(size, 1);
+    memset(guarded[i].data, 0, size);
+    return guarded[i].data;
 }
+
+static inline void free_guarded(void *data) {
+    for (size_t i = 0; data && i < 256; i++) {
+        if (guarded[i].data != data) continue;
+        guard_release(data, guarded[i].size, 1);
+        guarded[i].data = NULL;
+        return;
+    }
+    free(data);
+}
+#define free(data) free_guarded(data)
 
 static inline void *make_normal(int32_t dtype, int64_t n, uint64_t stream, double scale) {
     void *data = make_zeros(dtype, n);

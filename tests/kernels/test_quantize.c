@@ -119,7 +119,7 @@ static void set_outputs(struct mx8_quant_job *j, const struct quant_case *c, str
         set_strides(j->col_scale_stride, j->batch, lines, j->cols, transposed, step, gap),
     };
     for (int i = 0; i < 4; i++) {
-        o->span[i] = (struct span){malloc((size_t)size[i]), (size_t)size[i]};
+        o->span[i] = (struct span){make_zeros(MX8_U8, size[i]), (size_t)size[i]};
         assert_non_null(o->span[i].data);
         memset(o->span[i].data, POISON, (size_t)size[i]);
     }

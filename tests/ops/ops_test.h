@@ -6,24 +6,37 @@
 #include "test.h"
 #include <math.h>
 #include "base/rng.h"
+#include "guard.h"
 #include "base/safetensors.h"
 #include "ops/op_rows.h"
 
 #define MAYBE __attribute__((unused)) static
 
 static struct {
-    void *block[4096];
+    struct {
+        void *data;
+        size_t size, alignment;
+    } block[4096];
     int count;
     uint64_t seed;
     struct mx8_context *ctx;
 } shelf;
 
-MAYBE void *take(size_t size) {
-    void *p = NULL;
+/* Zeroed memory without a byte behind it (guard.h). */
+MAYBE void *take_block(size_t size, size_t alignment) {
     assert_true(shelf.count < 4096);
-    assert_int_equal(posix_memalign(&p, 64, size ? size : 1), 0);
-    memset(p, 0, size ? size : 1);
-    return shelf.block[shelf.count++] = p;
+    void *data = guard_allocate(size, alignment);
+    memset(data, 0, size);
+    shelf.block[shelf.count].data = data;
+    shelf.block[shelf.count].size = size;
+    shelf.block[shelf.count++].alignment = alignment;
+    return data;
+}
+MAYBE void *take(size_t size) {
+    return take_block(size, 1);
+}
+MAYBE void *take_aligned(size_t size) {
+    return take_block(size, 64); /* workspaces */
 }
 
 MAYBE int open_shelf(void **state) {
@@ -34,7 +47,10 @@ MAYBE int open_shelf(void **state) {
 
 MAYBE int close_shelf(void **state) {
     (void)state;
-    while (shelf.count > 0) free(shelf.block[--shelf.count]);
+    while (shelf.count > 0) {
+        shelf.count--;
+        guard_release(shelf.block[shelf.count].data, shelf.block[shelf.count].size, shelf.block[shelf.count].alignment);
+    }
     mx8_destroy_context(shelf.ctx);
     return 0;
 }
@@ -170,7 +186,7 @@ MAYBE enum mx8_status try_call(const char *name, int backward, struct mx8_op_cal
         call->out[i] = t;
     }
     call->workspace_size = inferred.workspace_size;
-    call->workspace = inferred.workspace_size ? take(inferred.workspace_size) : NULL;
+    call->workspace = inferred.workspace_size ? take_aligned(inferred.workspace_size) : NULL;
     return mx8_run_op(shelf.ctx, op, backward, call);
 }
 

@@ -331,7 +331,7 @@ static struct mx8_op_call make_linear(void) {
     call.in[1] = new_normal(MX8_F32, 1, SHAPE(5, 32));
     call.out[0] = new_tensor(MX8_F32, SHAPE(3, 5));
     call.workspace_size = 4096;
-    call.workspace = take(call.workspace_size);
+    call.workspace = take_aligned(call.workspace_size);
     return call;
 }
 
