@@ -109,7 +109,8 @@ enum mx8_status mx8i_start_job(
     struct mx8_dist dist = {0};
     char folder[4096];
     struct mx8_launch launch;
-    if (mx8i_find_launch(&launch) == MX8_OK && launch.size > 1) t->tty = t->color = 0; /* mpirun's is nobody's terminal */
+    if (mx8i_find_launch(&launch) == MX8_OK && launch.size > 1)
+        t->tty = t->color = 0; /* mpirun's is nobody's terminal */
     mx8i_show_status(t, 1, "%s%sstarting", label ? label : "", label ? "  " : "");
     enum mx8_status status = open_job(o, t, &job, &ctx, code);
     if (status == MX8_OK) status = join_ranks(&job, ctx, &dist, folder, sizeof folder);

@@ -78,6 +78,25 @@ static void append_cell(struct mx8_text *t, double value, int decimals, const ch
         mx8i_append(t, "-</td><td>");
 }
 
+/* Mean loss of the last 5 % of a run's first n steps, at least one. */
+static double get_loss_at(const struct mx8_report_run *r, int64_t n) {
+    int64_t count = n / 20 > 1 ? n / 20 : 1, used = 0;
+    double sum = 0;
+    for (int64_t i = n - count; i < n; i++) {
+        if (!isfinite(r->loss[i])) continue;
+        sum += r->loss[i];
+        used++;
+    }
+    return used ? sum / (double)used : (double)NAN;
+}
+
+/* Per cent, over the steps that both have: a run that goes on or was stopped is not compared with another's end. */
+static double get_gap(const struct mx8_report_run *r, const struct mx8_report_run *base) {
+    int64_t n = r->n < base->n ? r->n : base->n;
+    if (r->n == base->n) return (r->final_loss / base->final_loss - 1) * 100;
+    return (get_loss_at(r, n) / get_loss_at(base, n) - 1) * 100;
+}
+
 static void append_row(struct mx8_text *t, const struct mx8_report_run *r, int32_t index,
     const struct mx8_report_run *base, int shows_validation) {
     mx8i_append(t, "<tr><td><i class=\"sw s%d\"></i>", index);
@@ -94,7 +113,7 @@ static void append_row(struct mx8_text *t, const struct mx8_report_run *r, int32
     if (base == r)
         mx8i_append(t, "<td>-</td>");
     else if (base)
-        mx8i_append(t, "<td>%+.3f %%</td>", (r->final_loss / base->final_loss - 1) * 100);
+        mx8i_append(t, "<td>%+.3f %%</td>", get_gap(r, base));
     mx8i_append(t, "</tr>\n");
 }
 
@@ -115,7 +134,7 @@ static void append_table(struct mx8_text *t, const struct mx8_report_run *runs, 
     if (n > 1) {
         mx8i_append(t, "Speed and gap are relative to ");
         mx8i_append_escaped(t, runs[0].name);
-        mx8i_append(t, ". ");
+        mx8i_append(t, ", the gap over the steps that both have. ");
     }
     mx8i_append(t,
         "Tokens/s is the median over the steps but the first; the final loss is the mean of the last 5 %% of "
