@@ -180,6 +180,29 @@ static void test_swiglu(void **state) {
     }
 }
 
+static void test_clamp(void **state) {
+    (void)state;
+    NEEDS_CUDA();
+    static const int64_t sizes[] = {0, 1, 7, 8, 65, 4096, 100003};
+    for (int c = 0; c < COUNT(sizes) * 4; c++) {
+        const int64_t n = sizes[c / 4];
+        const int32_t dtype = dtypes[c & 1], in_place = c >> 1 & 1;
+        const char *what = describe("n %d, in place %d", (int)n, (int)in_place);
+        begin_case();
+        struct pair *x = make_normal(dtype, n, 2), *dy = make_normal(dtype, n, 1);
+        struct pair *y = in_place ? x : make_output(dtype, n), *dx = in_place ? dy : make_output(dtype, n);
+        if (n > 7) set_value(x, 5, 1.5), set_value(x, 6, -1.5); /* on the limit */
+        struct mx8_clamp_job j[SIDES];
+        for (int s = CPU; s < SIDES; s++)
+            j[s] = (struct mx8_clamp_job){
+                n, dtype, 1.5f, side_of(x, s), side_of(y, s), side_of(dy, s), side_of(dx, s)};
+        RUN(clamp_backward, &j[side]);
+        EXACT(what, dx);
+        RUN(clamp, &j[side]);
+        EXACT(what, y);
+    }
+}
+
 /* ---- router, permute, combine ---- */
 
 static const struct {
@@ -598,6 +621,7 @@ int main(void) {
         cuda_unit_test(test_colsum),
         cuda_unit_test(test_rope),
         cuda_unit_test(test_swiglu),
+        cuda_unit_test(test_clamp),
         cuda_unit_test(test_router),
         cuda_unit_test(test_router_skew),
         cuda_unit_test(test_permute),

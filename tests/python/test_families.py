@@ -200,8 +200,10 @@ def test_training(name, tmp_path):
         optimizer.zero_grad()
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9)
-        assert line["loss"] == pytest.approx(loss.item(), abs=5e-5)
-        assert line["grad_norm"] == pytest.approx(norm.item(), rel=1e-5 if line["step"] == 1 else 2e-3)
+        # AdamW's first steps go by a gradient's sign: where that is rounding, so is a step of +-lr
+        first = line["step"] == 1
+        assert line["loss"] == pytest.approx(loss.item(), abs=5e-6 if first else 3e-4)
+        assert line["grad_norm"] == pytest.approx(norm.item(), rel=1e-5 if first else 2e-3)
         optimizer.step()
 
 
