@@ -1,4 +1,4 @@
-/* Open weights into a model's memory, a block at a time. */
+/* Open weights into a model's memory, a block at a time: of each tensor the part that this process keeps. */
 #include "model/hf.h"
 #include "model/internal.h"
 #include "base/error.h"
@@ -9,9 +9,10 @@ enum { BLOCK = 1 << 20 };
 static enum mx8_status load_param(
     struct mx8_model *m, const struct mx8_weights *w, const struct mx8_param *p, float *block) {
     const struct mx8_exec *x = &m->ctx->exec;
-    for (int64_t from = 0; from < p->count; from += BLOCK) {
-        const int64_t n = p->count - from < BLOCK ? p->count - from : BLOCK;
-        MX8_TRY(mx8i_read_weights(w, p, from, n, MX8_F32, block));
+    const struct mx8_part_of part = mx8i_get_part(m, p);
+    for (int64_t from = 0; from < part.count; from += BLOCK) {
+        const int64_t n = part.count - from < BLOCK ? part.count - from : BLOCK;
+        MX8_TRY(mx8i_read_weights(w, p, part.first + from, n, MX8_F32, block));
         MX8_TRY(x->k->upload(x, m->masters + p->at + from, block, (size_t)n * sizeof *block));
     }
     return MX8_OK;

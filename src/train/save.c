@@ -91,7 +91,8 @@ enum mx8_status mx8i_save_last(struct mx8_run *r, struct mx8_summary *out) {
     if (r->step > r->started_at && r->step != (r->job->model.dist ? r->saved_step : mx8i_get_saved_step(r->saver))) {
         int ended = r->step >= r->job->steps;
         MX8_TRY(save(r, ended && r->job->checkpoint.last_model_only ? MX8_CHECKPOINT_MODEL : MX8_CHECKPOINT_FULL, 0));
-        if (ended && r->job->checkpoint.last_in_hf) MX8_TRY(mx8i_export_last(r));
+        /* every process' part is in the checkpoint by now */
+        if (ended && r->job->checkpoint.last_in_hf && mx8i_is_first_rank(r->job)) MX8_TRY(mx8i_export_last(r));
     }
     out->saved_step = r->step > r->started_at || r->resumed ? r->step : -1;
     return MX8_OK;

@@ -16,6 +16,18 @@ has out '\[rank 2\] step: 10'
 cmp uneven/losses one/losses >/dev/null 2>&1 || true
 [ "$(wc -l <uneven/rank-2/metrics.jsonl)" = 20 ] || fail "rank 2 has no metrics of its own"
 
+# From a Hugging Face folder and to one: each process reads its parts, the first one writes the whole.
+# shellcheck disable=SC2086
+expect 0 train $job --job.dump_folder=open --training.steps=1 --checkpoint.enable --checkpoint.last_save_in_hf \
+    --moe.load_balance_coeff=none
+start_open="--checkpoint.initial_load_in_hf --checkpoint.initial_load_path=open/hf/step-1"
+# shellcheck disable=SC2086
+expect 0 train $job $start_open --job.dump_folder=open1
+# shellcheck disable=SC2086
+ranks ok 3 open3 $start_open --checkpoint.enable --checkpoint.last_save_in_hf
+same_losses open1 open3 1e-5
+expect 0 generate open3/hf/step-20 --max-new-tokens 3 --precision f32
+
 # One process with another option than the rest.
 code=0
 # shellcheck disable=SC2086
