@@ -74,6 +74,7 @@ extern const struct mx8_config_field mx8i_config_fields[];
 extern const int32_t mx8i_config_field_count;
 /* Number of `name` among choices, -1 when it is none of them. */
 int32_t mx8i_find_choice(const char *choices, const char *name);
+#define MX8_CONFIG_KEY "mx8.config" /* of a safetensors file's metadata: the text below */
 /* One JSON object {"model.dim": 256, ...}; release with mx8i_release; NULL when out of memory. Reading starts from all
  * zero, fails on an unknown key or a value of another type, and checks the result. `where` begins the messages. */
 char *mx8i_format_config(const struct mx8_model_config *c);

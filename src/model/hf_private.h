@@ -20,9 +20,8 @@ int mx8i_write_qwen3(json_t *object, const struct mx8_model_config *c);
 int mx8i_write_olmoe(json_t *object, const struct mx8_model_config *c);
 int mx8i_write_mixtral(json_t *object, const struct mx8_model_config *c);
 
-/* What files under torchtitan's names say in their metadata: the architecture, and a config.json's idle keys. */
-#define MX8_CONFIG_KEY "mx8.config"
-#define MX8_IDLE_KEY   "mx8.hf"
+/* What files under torchtitan's names say in their metadata beside MX8_CONFIG_KEY: a config.json's idle keys. */
+#define MX8_IDLE_KEY "mx8.hf"
 
 /* The rule's name with the source's prefix. */
 void mx8i_format_weights_name(

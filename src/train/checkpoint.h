@@ -20,6 +20,7 @@
 struct mx8_state_tensor {
     char *name;
     int32_t dtype, stored; /* in memory; in the file: the same, or BF16 for F32 */
+    int32_t is_weight;     /* of the model: stands in the files that other tools read */
     int32_t ndim;
     int64_t shape[3], count;
 };
@@ -102,9 +103,10 @@ enum mx8_status mx8i_parse_manifest(const char *text, size_t size, const char *w
 
 /* ---- writing ---- */
 
-/* Writes this process' pieces into files of at most about max_bytes in `folder` and adds them to the manifest. Names:
- * state-RRRR-NNNN.safetensors of a full checkpoint; model.safetensors of weights that fit into one file, otherwise
- * model-NNNNN-of-NNNNN.safetensors and model.safetensors.index.json, as other tools expect them. Every file is on disk
+/* Writes this process' pieces into files of at most about max_bytes in `folder` and adds them to the manifest. When one
+ * process holds everything, weights are in model.safetensors, or in model-NNNNN-of-NNNNN.safetensors with
+ * model.safetensors.index.json, whole, with the architecture (the job's fact MX8_CONFIG_KEY) in the metadata, as other
+ * tools expect them. The rest, and everything of many processes, is in state-RRRR-NNNN.safetensors. Every file is on disk
  * when the call returns. x: of the device that pieces lie on; may be NULL when all are on the host. */
 enum mx8_status mx8i_write_pieces(const char *folder, int32_t rank, const struct mx8_state *s, size_t max_bytes,
     const struct mx8_exec *x, struct mx8_manifest *m);

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "model/config.h"
 #include "train/checkpoint.h"
 #include "train/sha256.h"
 
@@ -27,7 +28,8 @@ struct writing {
     const struct mx8_state *s;
     const struct mx8_exec *x;
     struct mx8_manifest *m;
-    uint8_t *chunk; /* CHUNK bytes fetched, then CHUNK bytes converted */
+    int32_t for_others; /* the files of weights, named and whole as other tools expect them */
+    uint8_t *chunk;     /* CHUNK bytes fetched, then CHUNK bytes converted */
 };
 
 static enum mx8_status add_part(struct plan *plan, const struct part *part) {
@@ -70,10 +72,9 @@ static enum mx8_status plan_piece(
     return MX8_OK;
 }
 
-/* "model-00001-of-00003.safetensors": other tools know these names. A sharded run's weights keep to the other kind. */
+/* "model-00001-of-00003.safetensors": other tools know these names. */
 static char *make_file_name(const struct writing *w, int64_t file, int64_t files) {
-    if (w->m->kind == MX8_CHECKPOINT_FULL || w->m->ranks > 1)
-        return mx8i_format_text("state-%04d-%04lld.safetensors", (int)w->rank, (long long)file);
+    if (!w->for_others) return mx8i_format_text("state-%04d-%04lld.safetensors", (int)w->rank, (long long)file);
     if (files == 1) return mx8i_copy_text("model.safetensors");
     return mx8i_format_text("model-%05lld-of-%05lld.safetensors", (long long)file + 1, (long long)files);
 }
@@ -130,7 +131,8 @@ static enum mx8_status write_part(struct writing *w, struct mx8_st_writer *file,
 
 static enum mx8_status write_parts(
     struct writing *w, const char *path, const struct part *part, int64_t n, struct mx8_st_entry *entry) {
-    const char *const metadata[] = {"format", "pt", "writer", "mx8", NULL};
+    const char *config = w->for_others ? mx8i_get_fact(&w->m->job, MX8_CONFIG_KEY) : NULL;
+    const char *const metadata[] = {"format", "pt", "writer", "mx8", config ? MX8_CONFIG_KEY : NULL, config, NULL};
     struct mx8_st_writer file;
     for (int64_t i = 0; i < n; i++) MX8_TRY(describe_part(w->s, &part[i], &entry[i]));
     MX8_TRY(mx8i_begin_safetensors(path, entry, n, metadata, &file));
@@ -189,12 +191,13 @@ static enum mx8_status write_text(const char *folder, const char *name, const ch
     return status;
 }
 
-/* Which tensor is in which of several files, for other tools. */
-static enum mx8_status write_index(const char *folder, struct mx8_manifest *m) {
+/* Which tensor is in which of several files, for other tools. first: the first of those files. */
+static enum mx8_status write_index(const char *folder, struct mx8_manifest *m, int64_t first) {
     json_t *map = json_object();
     json_int_t total = 0;
     for (int64_t i = 0; i < m->n_pieces; i++) {
         const struct mx8_stored_tensor *t = &m->tensor[m->piece[i].tensor];
+        if (m->piece[i].file < first) continue;
         json_object_set_new(map, t->name, json_string(m->file[m->piece[i].file].name));
         total += (json_int_t)(t->count * (int64_t)mx8_get_dtype_size(t->dtype));
     }
@@ -214,28 +217,39 @@ static enum mx8_status write_index(const char *folder, struct mx8_manifest *m) {
 }
 
 static enum mx8_status write_plan(struct writing *w, const struct plan *plan) {
+    int64_t first = w->m->n_files;
     for (int64_t at = 0, n; at < plan->n; at += n) {
         int64_t file = plan->part[at].file;
         for (n = 1; at + n < plan->n && plan->part[at + n].file == file;) n++;
         MX8_TRY(write_file(w, file, plan->files, plan->part + at, n));
     }
-    int indexed = w->m->kind == MX8_CHECKPOINT_MODEL && w->m->ranks == 1 && plan->files > 1;
-    return indexed ? write_index(w->folder, w->m) : MX8_OK;
+    return w->for_others && plan->files > 1 ? write_index(w->folder, w->m, first) : MX8_OK;
+}
+
+/* The pieces of weights, or all others; of many processes all of them are others. */
+static enum mx8_status write_group(struct writing *w, int weights, size_t max_bytes) {
+    struct plan plan = {0};
+    enum mx8_status status = MX8_OK;
+    w->for_others = weights;
+    for (int64_t i = 0; i < w->s->n_pieces && status == MX8_OK; i++) {
+        const struct mx8_piece *piece = &w->s->piece[i];
+        int is_weight = w->m->ranks == 1 && w->s->tensor[piece->tensor].is_weight;
+        /* other tools know no parts of tensors */
+        if (is_weight == weights) status = plan_piece(&plan, w->s, piece, max_bytes, !weights);
+    }
+    if (status == MX8_OK) status = write_plan(w, &plan);
+    mx8i_release(plan.part);
+    return status;
 }
 
 enum mx8_status mx8i_write_pieces(const char *folder, int32_t rank, const struct mx8_state *s, size_t max_bytes,
     const struct mx8_exec *x, struct mx8_manifest *m) {
     struct writing w = {.folder = folder, .rank = rank, .s = s, .x = x, .m = m};
-    struct plan plan = {0};
-    enum mx8_status status = MX8_OK;
-    int split = m->kind == MX8_CHECKPOINT_FULL || m->ranks > 1; /* other tools know no parts of tensors */
-    for (int64_t i = 0; i < s->n_pieces && status == MX8_OK; i++)
-        status = plan_piece(&plan, s, &s->piece[i], max_bytes, split);
-    w.chunk = status == MX8_OK ? mx8i_allocate(2 * CHUNK, "writing a checkpoint") : NULL;
-    if (status == MX8_OK) status = w.chunk ? write_plan(&w, &plan) : MX8_OUT_OF_MEMORY;
+    w.chunk = mx8i_allocate(2 * CHUNK, "writing a checkpoint");
+    enum mx8_status status = w.chunk ? write_group(&w, 1, max_bytes) : MX8_OUT_OF_MEMORY;
+    if (status == MX8_OK) status = write_group(&w, 0, max_bytes);
     mx8i_sort_pieces(m);
     mx8i_release(w.chunk);
-    mx8i_release(plan.part);
     return status;
 }
 

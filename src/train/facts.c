@@ -1,66 +1,14 @@
-/* Two tables decide what a job that resumes may change. Facts are resolved values: what counts is the model that an
- * option led to, not how it was asked for. Rules are about the text of every other option, by the beginning of its key;
- * an option that no rule names does not change results. */
+/* What a job that resumes may change. Resolved values come first: what counts is the model that an option led to, not
+ * how it was asked for. Every other option is compared as text. One table of rules judges both; what no rule names does
+ * not change results. */
 #include "train/facts.h"
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include "base/error.h"
+#include "base/memory.h"
 #include "train/parallel.h"
 
-enum type { INT64, INT32, DOUBLE, TEXT };
 enum verdict { QUIET, WARN, STOP, STOP_DATA /* unless the data start anew */ };
-
-#define AT(field) offsetof(struct mx8_job, field)
-
-static const struct {
-    const char *key; /* of the option that sets it */
-    enum type type;
-    size_t at; /* in struct mx8_job */
-    enum verdict verdict;
-} facts[] = {
-    {"model.dim", INT64, AT(config.dim), STOP},
-    {"model.n_layers", INT64, AT(config.n_layers), STOP},
-    {"model.n_heads", INT64, AT(config.n_heads), STOP},
-    {"model.n_kv_heads", INT64, AT(config.n_kv_heads), STOP},
-    {"model.head_dim", INT64, AT(config.head_dim), STOP},
-    {"model.vocab_size", INT64, AT(config.vocab_size), STOP},
-    {"model.multiple_of", INT64, AT(config.multiple_of), STOP},
-    {"model.ffn_dim_multiplier", DOUBLE, AT(config.ffn_dim_multiplier), STOP},
-    {"model.hidden_dim", INT64, AT(config.dense_hidden), STOP},
-    {"model.norm_eps", DOUBLE, AT(config.norm_eps), STOP},
-    {"model.rope_theta", DOUBLE, AT(config.rope_theta), STOP},
-    {"model.rope_scaling_factor", DOUBLE, AT(config.rope_factor), STOP},
-    {"model.rope_low_freq_factor", DOUBLE, AT(config.rope_low_freq), STOP},
-    {"model.rope_high_freq_factor", DOUBLE, AT(config.rope_high_freq), STOP},
-    {"model.rope_original_len", INT64, AT(config.rope_original_len), STOP},
-    {"model.qk_norm", INT32, AT(config.qk_norm), STOP},
-    {"model.clip_qkv", DOUBLE, AT(config.clip_qkv), STOP},
-    {"model.attn_mask_type", INT32, AT(config.attn_mask), STOP},
-    {"model.every_n_layers_nope", INT64, AT(config.every_n_layers_nope), STOP},
-    {"model.nope_layer_offset", INT64, AT(config.nope_layer_offset), STOP},
-    {"model.fixed_attn_block_size", INT64, AT(config.fixed_attn_block_size), STOP},
-    {"model.attn_temperature_scale", DOUBLE, AT(config.attn_temperature), STOP},
-    {"model.attn_temperature_floor", INT64, AT(config.attn_temperature_floor), STOP},
-    {"model.interleave_moe_layer_step", INT64, AT(config.interleave_moe_layer_step), STOP},
-    {"model.dense_layers", TEXT, AT(config.dense_layers), STOP},
-    {"moe.num_experts", INT64, AT(config.num_experts), STOP},
-    {"moe.num_shared_experts", INT64, AT(config.num_shared_experts), STOP},
-    {"moe.hidden_dim", INT64, AT(config.expert_hidden), STOP},
-    {"moe.top_k", INT64, AT(config.top_k), STOP},
-    {"moe.score_func", INT32, AT(config.score_func), STOP},
-    {"moe.route_norm", INT32, AT(config.route_norm), STOP},
-    {"moe.route_scale", DOUBLE, AT(config.route_scale), STOP},
-    {"moe.score_before_experts", INT32, AT(config.score_before_experts), STOP},
-    {"moe.auto_scale_hidden_dim", INT32, AT(config.auto_scale_hidden_dim), STOP},
-    {"moe.load_balance_coeff", DOUBLE, AT(config.load_balance_coeff), WARN},
-    {"model.depth_init", INT32, AT(config.depth_init), QUIET}, /* of initial weights */
-    {"debug.force_load_balance", INT32, AT(config.force_balance), WARN},
-    {"training.seq_len", INT64, AT(model.seq_len), STOP_DATA},
-    {"training.local_batch_size", INT64, AT(local_batch_size), WARN},
-    {"training.steps", INT64, AT(steps), WARN},
-};
-#define N_FACTS (sizeof facts / sizeof facts[0])
 
 /* The first rule that a key begins with holds. */
 static const struct {
@@ -71,75 +19,102 @@ static const struct {
     {"model.hf_assets_path", QUIET},
     {"model.tokenizer_path", QUIET},
     {"model.print_after_conversion", QUIET},
+    {"model.depth_init", QUIET}, /* of initial weights */
     {"model.converters", WARN},
     {"model.", STOP},
+    {"moe.load_balance_coeff", WARN},
     {"moe.", STOP},
     {"optimizer.implementation", QUIET},
     {"optimizer.", WARN},
     {"lr_scheduler.", WARN},
     {"mx.", WARN},
     {"quantize.", WARN},
-    {"activation_checkpoint.", QUIET},
+    {"training.seq_len", STOP_DATA},
+    {"training.global_batch_size", STOP_DATA},
     {"training.seed", STOP_DATA},
     {"training.shuffle", STOP_DATA},
     {"training.eos_id", STOP_DATA},
     {"training.dataset", QUIET}, /* also _path and _bytes: the hash of what they give is compared */
     {"training.prefetch", QUIET},
-    {"training.global_batch_size", QUIET}, /* the resolved one is compared */
     {"training.gc", QUIET},
     {"training.deterministic", QUIET},
     {"training.", WARN},
     {"job.device", WARN},
+    {"debug.force_load_balance", WARN},
     {"debug.mx_control", WARN},
 };
 
-/* Resolved values that are no plain field. */
-static int64_t get_batch(const struct mx8_job *job) {
-    return job->local_batch_size * job->accumulation * mx8i_count_ranks(job);
+static enum verdict find_rule(const char *key) {
+    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++)
+        if (!strncmp(key, rules[i].prefix, strlen(rules[i].prefix))) return rules[i].verdict;
+    return QUIET;
 }
 
-static void print_fact(const struct mx8_job *job, size_t i, char text[128]) {
-    const char *at = (const char *)job + facts[i].at;
+/* ---- what a job is ---- */
+
+static enum mx8_status add_number(struct mx8_facts *f, const char *key, int64_t value) {
+    char text[32];
+    snprintf(text, sizeof text, "%lld", (long long)value);
+    return mx8i_add_fact(f, key, text);
+}
+
+static enum mx8_status add_field(
+    struct mx8_facts *f, const struct mx8_config_field *field, const struct mx8_model_config *c) {
+    const char *at = (const char *)c + field->at, *choice = field->choices;
+    char text[40];
+    int32_t number;
+    double real;
     int64_t wide;
-    int32_t narrow;
-    double number;
-    switch (facts[i].type) {
-    case INT64:
+    switch (field->type) {
+    case MX8_FIELD_INT64:
         memcpy(&wide, at, sizeof wide);
-        snprintf(text, 128, "%lld", (long long)wide);
-        break;
-    case INT32:
-        memcpy(&narrow, at, sizeof narrow);
-        snprintf(text, 128, "%d", (int)narrow);
-        break;
-    case DOUBLE:
+        return add_number(f, field->key, wide);
+    case MX8_FIELD_TEXT:
+        return mx8i_add_fact(f, field->key, at);
+    case MX8_FIELD_DOUBLE:
+        memcpy(&real, at, sizeof real);
+        snprintf(text, sizeof text, "%.17g", real);
+        return mx8i_add_fact(f, field->key, text);
+    case MX8_FIELD_BOOL:
         memcpy(&number, at, sizeof number);
-        snprintf(text, 128, "%.17g", number);
-        break;
-    case TEXT:
-        snprintf(text, 128, "%s", at);
+        return mx8i_add_fact(f, field->key, number ? "true" : "false");
+    case MX8_FIELD_CHOICE:
         break;
     }
+    memcpy(&number, at, sizeof number);
+    while (number-- > 0) choice += strcspn(choice, "|") + 1;
+    snprintf(text, sizeof text, "%.*s", (int)strcspn(choice, "|"), choice);
+    return mx8i_add_fact(f, field->key, text);
 }
 
-static const char batch_key[] = "training.global_batch_size", data_key[] = "data", hash_key[] = "data.sha256";
+static const char data_key[] = "data", hash_key[] = "data.sha256";
+
+static enum mx8_status add_facts(const struct mx8_run *r, struct mx8_facts *f) {
+    const struct mx8_job *job = r->job;
+    for (int32_t i = 0; i < mx8i_config_field_count; i++) MX8_TRY(add_field(f, &mx8i_config_fields[i], &job->config));
+    MX8_TRY(mx8i_add_fact(f, "debug.force_load_balance", job->config.force_balance ? "true" : "false"));
+    MX8_TRY(add_number(f, "training.seq_len", job->model.seq_len));
+    MX8_TRY(add_number(f, "training.local_batch_size", job->local_batch_size));
+    MX8_TRY(
+        add_number(f, "training.global_batch_size", job->local_batch_size * job->accumulation * mx8i_count_ranks(job)));
+    MX8_TRY(add_number(f, "training.steps", job->steps));
+    MX8_TRY(mx8i_add_fact(f, data_key, mx8i_describe_data(r->data)));
+    MX8_TRY(mx8i_add_fact(f, hash_key, mx8i_get_data_hash(r->data)));
+    return mx8i_add_fact(f, "recipe", job->recipe.name);
+}
 
 enum mx8_status mx8i_describe_job(const struct mx8_run *r, struct mx8_facts *job, struct mx8_facts *options) {
-    char text[128];
-    for (size_t i = 0; i < N_FACTS; i++) {
-        print_fact(r->job, i, text);
-        MX8_TRY(mx8i_add_fact(job, facts[i].key, text));
-    }
-    snprintf(text, sizeof text, "%lld", (long long)get_batch(r->job));
-    MX8_TRY(mx8i_add_fact(job, batch_key, text));
-    MX8_TRY(mx8i_add_fact(job, data_key, mx8i_describe_data(r->data)));
-    MX8_TRY(mx8i_add_fact(job, hash_key, mx8i_get_data_hash(r->data)));
-    MX8_TRY(mx8i_add_fact(job, "recipe", r->job->recipe.name));
     const struct mx8_options *o = r->job->options;
+    MX8_TRY(add_facts(r, job));
     for (int32_t i = 0; i < o->count; i++)
         MX8_TRY(mx8i_add_fact(options, o->table[i].key, mx8i_get_text(o, o->table[i].key)));
-    return MX8_OK;
+    char *config = mx8i_format_config(&r->job->config);
+    enum mx8_status status = config ? mx8i_add_fact(job, MX8_CONFIG_KEY, config) : MX8_OUT_OF_MEMORY;
+    mx8i_release(config);
+    return status;
 }
+
+/* ---- two of them ---- */
 
 /* What stops a job from resuming, word by word. */
 struct disagreement {
@@ -159,18 +134,6 @@ static void judge(struct disagreement *d, enum verdict verdict, const char *key,
         d->text + used, sizeof d->text - used, "%s%s was \"%s\" and is \"%s\" now", used ? "; " : "", key, before, now);
 }
 
-static int is_fact(const char *key) {
-    for (size_t i = 0; i < N_FACTS; i++)
-        if (!strcmp(facts[i].key, key)) return 1;
-    return 0;
-}
-
-static enum verdict find_rule(const char *key) {
-    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++)
-        if (!strncmp(key, rules[i].prefix, strlen(rules[i].prefix))) return rules[i].verdict;
-    return QUIET;
-}
-
 /* Equal hashes mean equal samples at equal positions, wherever the files lie. */
 static void compare_data(struct disagreement *d, const struct mx8_run *r, const struct mx8_facts *before) {
     const char *hash = mx8i_get_fact(before, hash_key), *was = mx8i_get_fact(before, data_key);
@@ -181,26 +144,27 @@ static void compare_data(struct disagreement *d, const struct mx8_run *r, const 
     judge(d, STOP_DATA, "training.dataset_path", then, now);
 }
 
-static void compare_facts(struct disagreement *d, const struct mx8_run *r, const struct mx8_facts *before) {
-    char now[128];
-    for (size_t i = 0; i < N_FACTS; i++) {
-        const char *value = mx8i_get_fact(before, facts[i].key);
-        print_fact(r->job, i, now);
-        if (value) judge(d, facts[i].verdict, facts[i].key, value, now);
+/* What the options led to, then the options that led to nothing of that kind. */
+static void compare_values(
+    struct disagreement *d, const struct mx8_manifest *m, const struct mx8_facts *now, const struct mx8_options *o) {
+    for (int64_t i = 0; i < now->count; i++) {
+        const struct mx8_fact *f = &now->fact[i];
+        const char *before = mx8i_get_fact(&m->job, f->key);
+        if (before) judge(d, find_rule(f->key), f->key, before, f->value);
     }
-    const char *batch = mx8i_get_fact(before, batch_key);
-    snprintf(now, sizeof now, "%lld", (long long)get_batch(r->job));
-    if (batch) judge(d, STOP_DATA, batch_key, batch, now);
+    for (int32_t i = 0; i < o->count; i++) {
+        const char *key = o->table[i].key, *before = mx8i_get_fact(&m->options, key);
+        if (before && !mx8i_get_fact(now, key)) judge(d, find_rule(key), key, before, mx8i_get_text(o, key));
+    }
 }
 
 enum mx8_status mx8i_compare_job(const struct mx8_run *r, const struct mx8_manifest *m, const char *where) {
     struct disagreement d = {.starts_data = r->job->checkpoint.exclude & MX8_EXCLUDE_DATALOADER, .log = &r->watch->log};
-    const struct mx8_options *o = r->job->options;
-    compare_facts(&d, r, &m->job);
-    for (int32_t i = 0; i < o->count; i++) {
-        const char *key = o->table[i].key, *before = mx8i_get_fact(&m->options, key);
-        if (before && !is_fact(key)) judge(&d, find_rule(key), key, before, mx8i_get_text(o, key));
-    }
+    struct mx8_facts now = {0};
+    enum mx8_status status = add_facts(r, &now);
+    if (status == MX8_OK) compare_values(&d, m, &now, r->job->options);
+    mx8i_free_facts(&now);
+    MX8_TRY(status);
     if (!d.text[0]) compare_data(&d, r, &m->job); /* last: a seed or a length that differs says it better */
     if (!d.text[0]) return MX8_OK;
     return MX8_FAIL(MX8_INVALID_ARGUMENT,

@@ -1,7 +1,5 @@
 /* Checkpoints as weights under torchtitan's names. */
 #include "train/open_weights.h"
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #include "base/error.h"
 #include "base/file.h"
@@ -20,38 +18,10 @@ static int is_checkpoint(const char *path) {
 
 /* ---- architecture ---- */
 
-/* Facts are the resolved values as text: numbers of choices, not their names. */
-static enum mx8_status set_field(
-    const char *path, const struct mx8_config_field *f, const char *text, struct mx8_model_config *c) {
-    void *at = (char *)c + f->at;
-    char *end = NULL;
-    if (f->type == MX8_FIELD_TEXT) {
-        if (strlen(text) >= f->size) return MX8_FAIL(MX8_FORMAT_ERROR, "%s: %s is too long", path, f->key);
-        memcpy(at, text, strlen(text) + 1);
-        return MX8_OK;
-    }
-    if (f->type == MX8_FIELD_DOUBLE)
-        *(double *)at = strtod(text, &end);
-    else if (f->type == MX8_FIELD_INT64)
-        *(int64_t *)at = strtoll(text, &end, 10);
-    else
-        *(int32_t *)at = (int32_t)strtol(text, &end, 10);
-    if (end != text && !*end) return MX8_OK;
-    return MX8_FAIL(MX8_FORMAT_ERROR, "%s: %s is \"%s\", expected a number", path, f->key, text);
-}
-
-/* Fields that a manifest of before does not have keep what they always meant. */
 static enum mx8_status read_facts(const char *path, const struct mx8_manifest *m, struct mx8_model_config *out) {
-    MX8_TRY(mx8i_find_preset("debugmodel", out, NULL, NULL));
-    snprintf(out->flavor, sizeof out->flavor, "checkpoint");
-    for (int32_t i = 0; i < mx8i_config_field_count; i++) {
-        const char *text = mx8i_get_fact(&m->job, mx8i_config_fields[i].key);
-        if (text) MX8_TRY(set_field(path, &mx8i_config_fields[i], text, out));
-    }
-    if (!mx8i_get_fact(&m->job, "model.dim"))
-        return MX8_FAIL(MX8_FORMAT_ERROR, "%s/" MX8_MANIFEST_NAME " says nothing about the architecture", path);
-    enum mx8_status status = mx8i_check_config(out);
-    return status == MX8_OK ? status : mx8i_fail_prefix(status, "%s/" MX8_MANIFEST_NAME, path);
+    const char *text = mx8i_get_fact(&m->job, MX8_CONFIG_KEY);
+    if (text) return mx8i_parse_config(path, text, out);
+    return MX8_FAIL(MX8_FORMAT_ERROR, "%s/" MX8_MANIFEST_NAME " says nothing about the architecture", path);
 }
 
 enum mx8_status mx8i_read_saved_config(const char *path, struct mx8_model_config *out) {

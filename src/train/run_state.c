@@ -63,6 +63,7 @@ static enum mx8_status describe(
         MX8_TRY(add_weights(r, s));
         for (int64_t i = 0; !full && i < s->n_tensors; i++) s->tensor[i].stored = r->job->checkpoint.export_dtype;
         MX8_TRY(add_buffers(r, s)); /* always in f32: routing follows their last bit */
+        for (int64_t i = 0; i < s->n_tensors; i++) s->tensor[i].is_weight = 1;
         if (full) MX8_TRY(add_counts(r, s));
     }
     if (full && !(without & MX8_EXCLUDE_OPTIMIZER)) MX8_TRY(add_moments(r, s));

@@ -62,7 +62,7 @@ fi
 code=0
 (ulimit -f 1000 && exec "$mx8" train $tiny $save --training.steps=20 --job.dump_folder=limited >out 2>err) || code=$?
 [ "$code" = 1 ] || fail "a file beyond its limit gave exit code $code"
-has err 'step 2 was not saved: .*state-0000-0000.safetensors: cannot write: File too large; there is no checkpoint yet'
+has err 'step 2 was not saved: .*model.safetensors: cannot write: File too large; there is no checkpoint yet'
 [ -z "$(ls limited/checkpoint)" ] || fail "leftovers: $(ls limited/checkpoint)"
 
 # A folder that cannot be written: told before the first step.
@@ -79,5 +79,11 @@ else
 fi
 expect 0 train $tiny $save --training.steps=5 --job.dump_folder=fixed
 has out 'Resuming from step 2'
+
+# The weights of any checkpoint are good for the other commands, with nothing else to say.
+for step in 4 5; do
+    expect 0 generate fixed/checkpoint/step-$step --prompt 12 --max-new-tokens=3
+    expect 0 convert fixed/checkpoint/step-$step "weights-$step" --to torchtitan
+done
 
 kill_often 10

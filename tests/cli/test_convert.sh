@@ -9,12 +9,14 @@ expect 0 train $tiny --training.steps=2 --moe.load_balance_coeff=none --job.dump
 has out 'Saved step 2 as a Hugging Face model to run/hf/step-2$'
 weights=run/checkpoint/step-2
 
-# a checkpoint tells its architecture; a bare file does not
+# a checkpoint tells its architecture; a file without metadata does not
 expect 0 convert $weights hf --to hf
-has out "torchtitan's names, checkpoint as Llama4ForCausalLM in bf16"
+has out "torchtitan's names, demo as Llama4ForCausalLM in bf16"
 has hf/config.json '"Llama4ForCausalLM"'
 cmp hf/model.safetensors run/hf/step-2/model.safetensors || fail "last_save_in_hf wrote something else"
-cp $weights/model.safetensors bare.safetensors
+expect 0 convert $weights/model.safetensors file --to hf
+cmp hf/model.safetensors file/model.safetensors || fail "another file from the checkpoint's file"
+LC_ALL=C sed 's/"mx8\.config"/"mx8.absent"/' $weights/model.safetensors >bare.safetensors
 expect 1 convert bare.safetensors other --to hf
 has err 'says nothing about its architecture.*--model.flavor'
 arch="--model.flavor=demo --model.dim=64 --model.n_layers=2 --model.n_heads=2 --model.n_kv_heads=1 --moe.num_experts=4"

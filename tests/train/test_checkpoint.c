@@ -2,6 +2,7 @@
 #include "train/job_testing.h"
 #include "base/folder.h"
 #include "base/memory.h"
+#include "model/config.h"
 #include "train/checkpoint_store.h"
 
 enum { MATRIX = 7 * 13, VECTOR = 5, RANKS = 3 };
@@ -161,16 +162,22 @@ static void test_weights_in_several_files(void **state) {
     struct mx8_state s;
     add_all(&s);
     s.tensor[0].stored = MX8_BF16;
+    s.tensor[0].is_weight = s.tensor[1].is_weight = 1;
+    assert_ok(mx8i_add_fact(&m.job, MX8_CONFIG_KEY, "{}"));
     assert_ok(mx8i_write_pieces(out.path, 0, &s, 30, NULL, &m));
     assert_ok(mx8i_write_manifest(out.path, &m));
-    assert_int_equal(access(in_folder(&out, "model-00001-of-00004.safetensors"), F_OK), 0);
+    assert_int_equal(access(in_folder(&out, "model-00001-of-00002.safetensors"), F_OK), 0);
+    assert_int_equal(access(in_folder(&out, "state-0000-0001.safetensors"), F_OK), 0);
     char *index;
     size_t size;
     assert_ok(mx8i_read_file(in_folder(&out, "model.safetensors.index.json"), 1 << 20, &index, &size));
-    assert_non_null(strstr(index, "\"vector\": \"model-00002-of-00004.safetensors\""));
+    assert_non_null(strstr(index, "\"vector\": \"model-00002-of-00002.safetensors\""));
+    assert_null(strstr(index, "history"));
     mx8i_release(index);
     assert_ok(mx8i_open_checkpoint(out.path, 1, &c));
-    assert_int_equal(c.manifest.n_files, 5);
+    assert_int_equal(c.manifest.n_files, 2 + 1 + 2);
+    assert_string_equal(c.shard[0].meta_key[2], MX8_CONFIG_KEY);
+    assert_string_equal(c.shard[0].meta_value[2], "{}");
     float got[MATRIX];
     assert_ok(mx8i_read_range(&c, 0, 0, MATRIX, MX8_F32, NULL, got));
     for (int i = 0; i < MATRIX; i++) assert_true(got[i] == mx8_decode_bf16(mx8_encode_bf16(matrix[i])));

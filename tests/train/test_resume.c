@@ -30,6 +30,17 @@ static void expect_same_file(const char *a, const char *b) {
     mx8i_release(y);
 }
 
+/* Weights and the rest of two checkpoints in the folder. */
+static void expect_same_state(const struct folder *out, const char *a, const char *b) {
+    static const char *const files[] = {"model.safetensors", "state-0000-0000.safetensors"};
+    for (size_t i = 0; i < COUNT(files); i++) {
+        char x[128], y[128];
+        snprintf(x, sizeof x, "%s/%s", a, files[i]);
+        snprintf(y, sizeof y, "%s/%s", b, files[i]);
+        expect_same_file(in_folder(out, x), in_folder(out, y));
+    }
+}
+
 /* Lines of metrics.jsonl without their times: the part before "seconds", the part from "saturated" on. */
 static void read_metrics(const char *path, struct lines *out) {
     FILE *file = fopen(path, "r");
@@ -127,9 +138,9 @@ static void test_background_saves_the_same(void **state) {
     assert_true(exists(&out, "run/checkpoint/step-1") && !exists(&out, "background/checkpoint/step-1"));
     for (int step = 2; step <= 4; step += 2) {
         char a[64], b[64];
-        snprintf(a, sizeof a, "run/checkpoint/step-%d/state-0000-0000.safetensors", step);
-        snprintf(b, sizeof b, "background/checkpoint/step-%d/state-0000-0000.safetensors", step);
-        expect_same_file(in_folder(&out, a), in_folder(&out, b));
+        snprintf(a, sizeof a, "run/checkpoint/step-%d", step);
+        snprintf(b, sizeof b, "background/checkpoint/step-%d", step);
+        expect_same_state(&out, a, b);
     }
     free(o);
     remove_folder(&out);
@@ -210,8 +221,7 @@ static void test_load_and_save_again(void **state) {
     assert_ok(RUN(o, &out, 1, F32, ENABLE, FULL, flag, dump, "--checkpoint.initial_load_model_only=false"));
     assert_int_equal(o->n, 1);
     assert_int_equal(o->step[0].step, 5);
-    expect_same_file(in_folder(&out, "run/checkpoint/step-5/state-0000-0000.safetensors"),
-        in_folder(&out, "other/checkpoint/step-5/state-0000-0000.safetensors"));
+    expect_same_state(&out, "run/checkpoint/step-5", "other/checkpoint/step-5");
     free(o);
     remove_folder(&out);
 }
@@ -253,7 +263,7 @@ static void test_damaged_checkpoints_are_passed_over(void **state) {
         const char *message;
     } cases[] = {
         {"state-0000-0000.safetensors", flip_byte, "state-0000-0000.safetensors: was changed since it was saved"},
-        {"state-0000-0000.safetensors", cut_in_half, "state-0000-0000.safetensors: holds"},
+        {"model.safetensors", cut_in_half, "model.safetensors: holds"},
         {"state-0000-0000.safetensors", remove_it, "state-0000-0000.safetensors: is missing"},
         {"manifest.json", cut_in_half, "manifest.json: is cut off or changed"},
         {"manifest.json", flip_byte, "manifest.json: "}};
@@ -306,8 +316,7 @@ static void test_an_earlier_step(void **state) {
     memset(o, 0, sizeof *o);
     assert_ok(RUN(o, &out, 1, F32, ENABLE, EVERY, FULL, "--training.steps=6"));
     assert_int_equal(o->step[0].step, 4); /* from the step-3 that the interrupt saved */
-    expect_same_file(in_folder(&out, "run/checkpoint/step-6/state-0000-0000.safetensors"),
-        in_folder(&out, "run/checkpoint/step-6.superseded/state-0000-0000.safetensors"));
+    expect_same_state(&out, "run/checkpoint/step-6", "run/checkpoint/step-6.superseded");
     expect_same_metrics(in_folder(&out, "run/metrics.jsonl"), in_folder(&out, "run/metrics-1.jsonl"));
     assert_status(RUN(o, &out, 1, F32, ENABLE, "--checkpoint.load_step=5"), MX8_IO_ERROR);
     assert_message("step-5");
