@@ -57,10 +57,14 @@ static double now(void) {
 struct task {
     const struct mx8_quant_job *quant;
     const struct mx8_gemm_job *gemm;
+    const struct mx8_quant_source *source; /* with quant: what it reads */
 };
 
 static void run_task(const struct task *t) {
-    require(t->quant ? exec.k->quantize(&exec, t->quant) : exec.k->gemm(&exec, t->gemm), "a kernel");
+    require(t->source  ? exec.k->quantize_from(&exec, t->source, t->quant)
+            : t->quant ? exec.k->quantize(&exec, t->quant)
+                       : exec.k->gemm(&exec, t->gemm),
+        "a kernel");
 }
 
 static double time_batch(const struct task *t, int launches) {
@@ -251,6 +255,25 @@ static void bench_quantizers(int64_t M, int64_t K, int64_t N) {
         &(struct task){.quant = &w}, "quantize weights both, 32 x 256", shape, n * (2 + 2 * (1 + 1.0 / 32)), "GB/s");
     struct mx8_quant_job c = make_quant(MAX_EXPERTS, N, K, COLS, 0, 1, 32, 1, 1, 0);
     measure(&(struct task){.quant = &c}, "quantize weights columns, group 32", shape, n * (3 + 1.0 / 32), "GB/s");
+}
+
+/* The head's gradient, quantized as it is made: logits are read, codes written. */
+static void bench_softmax(int64_t T, int64_t V) {
+    struct mx8_row_softmax *rows = malloc((size_t)T * sizeof *rows);
+    if (!exec.k->quantize_from || !rows) {
+        free(rows);
+        return;
+    }
+    for (int64_t t = 0; t < T; t++) rows[t] = (struct mx8_row_softmax){3, 1e-3f, -0.1f, (int32_t)(t * 977 % V)};
+    require(exec.k->upload(&exec, buffers.out, rows, (size_t)T * sizeof *rows), "upload");
+    free(rows);
+    struct mx8_quant_job j = make_quant(1, T, V, ROWS | COLS, 0, 1, 256, 1, 1, 0);
+    const struct mx8_quant_source source = {
+        .kind = MX8_FROM_SOFTMAX, .a = buffers.source, .a_ls = V, .rows = (const struct mx8_row_softmax *)buffers.out};
+    char shape[64];
+    snprintf(shape, sizeof shape, "%lldx%lld", (long long)T, (long long)V);
+    measure(&(struct task){.quant = &j, .source = &source}, "quantize softmax both, group 256", shape,
+        (double)T * (double)V * (2 + 2 * (1 + 1.0 / 32)), "GB/s");
 }
 
 /* ---- matrix products ---- */
@@ -464,6 +487,7 @@ int main(int argc, char **argv) {
     size_t tokens = (size_t)(65536 + 128 * MAX_EXPERTS) * 8192;
     prepare_buffers(tokens + PATTERN, tokens, (size_t)MAX_EXPERTS * 8192 * 5120 * sizeof(float));
     bench_quantizers(65536, 5120, 8192);
+    bench_softmax(2048, 163840);
     bench_dense(8192);
     bench_grouped(65536, 8192, 5120);
     bench_many_groups(1024, 2048);

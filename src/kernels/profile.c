@@ -149,9 +149,17 @@ static enum mx8_status timed_check_finite(
     RUN(x, move_elements("check finite", dtype, (double)n, 1), check_finite(x, flag, a, dtype, n));
 }
 
+static enum mx8_status timed_quantize_from(
+    const struct mx8_exec *x, const struct mx8_quant_source *s, const struct mx8_quant_job *j) {
+    const double n = (double)j->batch * (double)j->rows * (double)j->cols;
+    RUN(x, move("quantize what is made", n * (2 * (s->kind == MX8_FROM_SWIGLU ? 2 : 1) + 2 * 33.0 / 32.0)),
+        quantize_from(x, s, j));
+}
+
 static void fill_table(struct mx8_kernels *k) {
 #define SET(name, job, cost) k->name = timed_##name;
     JOBS(SET)
+    if (k->quantize_from) k->quantize_from = timed_quantize_from;
     k->upload = timed_upload;
     k->copy = timed_copy;
     k->fill = timed_fill;

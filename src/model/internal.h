@@ -112,6 +112,8 @@ struct mx8_model {
     uint16_t *copies;
     uint8_t *codes;
     struct mx8_io io;
+    struct mx8_recording { void *graph; int32_t warm; float loss_scale; } recording[2]; /* without and with accumulation */
+    const struct mx8_log *graph_log; /* NULL: no graphs */
     struct mx8_stack saved, scratch;
 
     /* several processes (units.c) */
@@ -261,6 +263,11 @@ enum mx8_status mx8i_return_rows(struct mx8_model *m, struct mx8_layer *l, struc
 /* ---- memory.c ---- */
 /* Places of the io block from its start; base NULL: none. Returns its size. */
 size_t mx8i_lay_out_io(const struct mx8_model *m, uint8_t *base, struct mx8_io *io);
+
+/* ---- graph.c ---- */
+/* walk_training, or the launch of its recording. */
+enum mx8_status mx8i_run_training_walk(struct mx8_model *m);
+void mx8i_release_graphs(struct mx8_model *m);
 
 /* ---- step.c ---- */
 enum mx8_status mx8i_walk_training(struct mx8_model *m);

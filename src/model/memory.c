@@ -200,6 +200,7 @@ static enum mx8_status allocate_device(struct mx8_model *m, uint8_t **io) {
 static void release_memory(struct mx8_model *m) {
     if (m->ctx) {
         const struct mx8_exec *x = &m->ctx->exec;
+        mx8i_release_graphs(m);
         if (m->ctx->saturated == m->io.saturated) m->ctx->saturated = NULL;
         void *parts[] = {m->masters, m->copies, m->codes, m->gradients, m->moments, m->saved.base, m->scratch.base,
             m->gathered, m->reduced, m->receive, m->buffers, m->io.tokens /* first of its block */};

@@ -86,7 +86,7 @@ enum mx8_status mx8i_forward_backward(struct mx8_model *m, const int32_t *tokens
     m->accumulate = accumulate && !m->parallel; /* several processes add up what they have reduced */
     m->adding = accumulate;
     m->loss_scale = loss_scale;
-    MX8_TRY(mx8i_walk_training(m));
+    MX8_TRY(mx8i_run_training_walk(m));
     return read_back(m, loss, 1);
 }
 

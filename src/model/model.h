@@ -50,6 +50,10 @@ struct mx8_model; /* model/internal.h */
 /* Table, checks and memory plan; allocates only host tables. */
 enum mx8_status mx8i_plan_model(const struct mx8_model_config *c, const struct mx8_recipe *r,
                                 const struct mx8_model_options *o, struct mx8_model **out);
+/* From the second microbatch of its kind on, a training walk is recorded once as a graph of the device and launched as a
+ * whole: the same kernels in the same order. Needs a stream of the context's own. Where recording fails, the log says why
+ * and walks go on call by call. `log` must outlive the model. */
+void mx8i_use_graphs(struct mx8_model *m, const struct mx8_log *log);
 void mx8i_free_model(struct mx8_model *m); /* arenas too; accepts NULL */
 const struct mx8_memory_plan *mx8i_get_memory_plan(const struct mx8_model *m, struct mx8_context *ctx); /* ctx: scratch size; may be NULL */
 const struct mx8_param_table *mx8i_get_params(const struct mx8_model *m);

@@ -63,6 +63,7 @@ enum mx8_status mx8i_choose_head_chunk(struct mx8_model *m) {
     if (m->head_rows >= 0 || !m->options.training) return MX8_OK;
     const struct mx8_tensor h = mx8_make_tensor(NULL, m->recipe.dtype, 2, (const int64_t[]){m->T, m->config.dim});
     for (m->head_rows = MOST; m->head_rows >= LEAST; m->head_rows /= 2) {
+        if (m->head_rows > INT32_MAX / m->config.vocab_size) continue; /* libraries count a matrix' elements in ints */
         struct mx8_op_call call = make_head_call(m, h, h);
         MX8_TRY(mx8_infer_op(mx8_get_op(MX8_OP_LM_HEAD_LOSS), 1, &call));
         if (call.workspace_size > m->head->at * sizeof(float)) continue;

@@ -47,6 +47,7 @@ struct head {
     struct mx8_tensor codes, scales, codes_t, scales_t; /* made in the workspace */
     int make_wq, make_wq_t;
     float *losses;
+    struct mx8_row_softmax *softmax;  /* of a chunk's rows, where the gradient may be quantized as it is made */
     char *logits, *workspace; /* of one chunk, and of its products */
 };
 
@@ -93,6 +94,8 @@ static size_t plan(struct head *s, void *workspace) {
     const struct mx8_op_options *o = &s->call->options;
     int32_t format = mx8i_get_style(o, 1).format;
     s->losses = mx8i_carve(&c, s->T * (int64_t)sizeof(float));
+    if (s->backward && is_quantized(s->call) && !o->wgrad_hp)
+        s->softmax = mx8i_carve(&c, s->chunk * (int64_t)sizeof *s->softmax);
     s->logits = mx8i_carve(&c, s->chunk * s->V * (int64_t)mx8_get_dtype_size(s->h->dtype));
     s->make_wq = is_quantized(s->call) && !mx8i_has_codes(&s->wq);
     s->make_wq_t = is_quantized(s->call) && s->backward && !mx8i_has_codes(&s->wq_t);
@@ -209,14 +212,27 @@ static enum mx8_status run_chunk(struct mx8_context *ctx, const struct head *s, 
         .targets = (const int32_t *)s->targets->data + start,
         .losses = s->losses + start,
     };
-    MX8_TRY(ctx->exec.k->cross_entropy(&ctx->exec, &loss));
-    if (!s->backward) return MX8_OK;
+    if (!s->backward) return ctx->exec.k->cross_entropy(&ctx->exec, &loss);
 
     struct mx8_op_options accumulating = *o;
     if (start > 0) accumulating.accumulate = 1;
     struct mx8_tensor dh = cut_rows(s->dh, start, rows);
     p.options = &accumulating;
     p.dy = &logits;
+    if (s->softmax && ctx->exec.k->quantize_from) { /* the gradient exists as codes only */
+        const struct mx8_quant_source source = {
+            .kind = MX8_FROM_SOFTMAX, .a = s->logits, .a_ls = s->V, .rows = s->softmax};
+        loss.grad = 0;
+        loss.rows = s->softmax;
+        p.dy_source = &source;
+        MX8_TRY(ctx->exec.k->cross_entropy(&ctx->exec, &loss));
+        enum mx8_status status = mx8i_run_backward(ctx, &p, &dh, s->dw, &absent, s->workspace);
+        if (status != MX8_UNSUPPORTED) return status;
+        p.dy_source = NULL; /* not in this geometry: nothing was written */
+        loss.grad = 1;
+        loss.rows = NULL;
+    }
+    MX8_TRY(ctx->exec.k->cross_entropy(&ctx->exec, &loss));
     return mx8i_run_backward(ctx, &p, &dh, s->dw, &absent, s->workspace);
 }
 

@@ -182,6 +182,7 @@ static enum mx8_status quantize_dy(
     if (plan->make_dy_rows) mx8i_emit_rows(&j, &plan->dy_rows);
     if (plan->make_dy_cols) mx8i_emit_cols(&j, &plan->dy_cols);
     if (p->groups > 0) mx8i_set_groups(&j, p->offsets, plan->make_dy_cols ? plan->ends : NULL);
+    if (p->dy_source) return ctx->exec.k->quantize_from(&ctx->exec, p->dy_source, &j);
     return ctx->exec.k->quantize(&ctx->exec, &j);
 }
 

@@ -12,6 +12,7 @@ struct mx8_product {
     int64_t M, N, K;
     int32_t groups;
     const struct mx8_tensor *x, *w, *bias, *dy, *offsets, *ends;
+    const struct mx8_quant_source *dy_source; /* not NULL: dy's codes are made of this, and dy is not read */
     struct mx8_code_pair xq, wq, dyq, dyq_t, xq_t, wq_t;
 };
 

@@ -63,8 +63,7 @@ static enum mx8_status update_model(struct mx8_run *r, const struct mx8_step *s)
     if (s->skipped) return MX8_OK;
     name_optimizer(r);
     MX8_TRY(mx8i_update_expert_bias(r->model));
-    MX8_TRY(mx8i_apply_adamw(&r->optimizer, &r->flat, &r->job->adamw, s->lr));
-    return mx8i_refresh_weights(r->model, r->flat.copy != NULL);
+    return mx8i_run_update(r, s->lr);
 }
 
 static void log_step(struct mx8_run *r, const struct mx8_step *s) {

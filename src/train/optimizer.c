@@ -3,7 +3,7 @@
 #include <math.h>
 #include "base/error.h"
 
-enum { AT_SUM = 0, AT_FACTOR = 8, AT_NORM = 12, SCALARS = 16 };
+enum { AT_SUM = 0, AT_FACTOR = 8, AT_NORM = 12, SCALARS = 16, AT_STATE = 16 /* lr, bias1, bias2 */ };
 
 enum mx8_status mx8i_open_optimizer(struct mx8_context *ctx, struct mx8_optimizer *out) {
     void *scalars = NULL;
@@ -41,17 +41,33 @@ enum mx8_status mx8i_clip_gradients(
     return MX8_OK;
 }
 
+static void get_state(const struct mx8_optimizer *o, const struct mx8_adamw *a, double lr, float state[3]) {
+    const double t = (double)o->updates;
+    state[0] = (float)lr;
+    state[1] = (float)(1 - pow(a->beta1, t));
+    state[2] = (float)(1 - pow(a->beta2, t));
+}
+
+enum mx8_status mx8i_begin_update(struct mx8_optimizer *o, const struct mx8_adamw *a, double lr) {
+    float state[3];
+    o->updates++;
+    if (!o->scalars_on_device) return MX8_OK;
+    get_state(o, a, lr, state);
+    return o->ctx->exec.k->upload(&o->ctx->exec, o->scalars + AT_STATE, state, sizeof state);
+}
+
 enum mx8_status mx8i_apply_adamw(
     struct mx8_optimizer *o, const struct mx8_flat *flat, const struct mx8_adamw *a, double lr) {
-    double t = (double)++o->updates;
+    float state[3];
+    get_state(o, a, lr, state);
     struct mx8_adamw_job job = {.n = flat->n,
-        .lr = (float)lr,
+        .lr = state[0],
         .beta1 = (float)a->beta1,
         .beta2 = (float)a->beta2,
         .eps = (float)a->eps,
         .weight_decay = (float)a->weight_decay,
-        .bias1 = (float)(1 - pow(a->beta1, t)),
-        .bias2 = (float)(1 - pow(a->beta2, t)),
+        .bias1 = state[1],
+        .bias2 = state[2],
         .grad_scale = (const float *)(const void *)(o->scalars + AT_FACTOR),
         .master = flat->master,
         .m = flat->m,
@@ -59,5 +75,6 @@ enum mx8_status mx8i_apply_adamw(
         .grad = flat->grad,
         .copy = flat->copy,
         .copy_dtype = MX8_BF16};
+    if (o->scalars_on_device) job.state = (const float *)(const void *)(o->scalars + AT_STATE);
     return o->ctx->exec.k->adamw(&o->ctx->exec, &job);
 }

@@ -10,6 +10,7 @@
 struct mx8_optimizer {
     struct mx8_context *ctx;
     uint8_t *scalars; /* device: sum of squares (f64), clip factor (f32), norm (f32) */
+    int32_t scalars_on_device; /* AdamW reads lr and bias corrections from memory, so that a recorded update stays good */
     int64_t updates;  /* done so far: AdamW's t, which a skipped step does not count in */
 };
 
@@ -26,6 +27,8 @@ void mx8i_close_optimizer(struct mx8_optimizer *o);
 /* Global norm of the gradients, before clipping; the factor min(1, max_norm / (norm + 1e-6)) is kept for the update. */
 enum mx8_status mx8i_clip_gradients(
     struct mx8_optimizer *o, const struct mx8_flat *flat, double max_norm, double *norm);
+/* What one update needs beside the arrays: counts it, and with scalars_on_device uploads what follows from t and lr. */
+enum mx8_status mx8i_begin_update(struct mx8_optimizer *o, const struct mx8_adamw *a, double lr);
 /* One update with the clipped gradients; copies are written, too. */
 enum mx8_status mx8i_apply_adamw(
     struct mx8_optimizer *o, const struct mx8_flat *flat, const struct mx8_adamw *a, double lr);

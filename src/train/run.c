@@ -27,6 +27,7 @@ static enum mx8_status allocate_host(struct mx8_run *r) {
 
 enum mx8_status mx8i_open_run(struct mx8_run *r) {
     const struct mx8_job *job = r->job;
+    MX8_TRY(mx8i_begin_compiling(job, r->ctx, &r->compiled));
     MX8_TRY(mx8i_plan_model(&job->config, &job->recipe, &job->model, &r->model));
     r->memory = mx8i_count_job_bytes(job, mx8i_get_memory_plan(r->model, r->ctx));
     r->capacity = mx8i_get_available_memory();
@@ -52,6 +53,8 @@ enum mx8_status mx8i_open_run(struct mx8_run *r) {
         .dist = job->model.dist};
     struct mx8_history history = {r->resumed ? r->step : 0, r->branched};
     r->metrics.capacity = r->capacity;
+    r->optimizer.scalars_on_device = r->compiled.on;
+    if (r->compiled.on) mx8i_use_graphs(r->model, &r->watch->log);
     MX8_TRY(mx8i_open_step_profile(job, r->ctx, &r->profile));
     if (mx8i_is_first_rank(job) || job->save_for_all_ranks)
         MX8_TRY(mx8i_open_metrics(job, r->ctx, r->model, &history, &r->watch->log, &r->metrics));
@@ -59,6 +62,7 @@ enum mx8_status mx8i_open_run(struct mx8_run *r) {
 }
 
 void mx8i_close_run(struct mx8_run *r) {
+    mx8i_end_compiling(&r->compiled, r->ctx);
     mx8i_close_step_profile(&r->profile, r->ctx);
     mx8i_close_saver(r->saver);
     mx8i_close_store(&r->store);

@@ -4,6 +4,7 @@
 #define MX8_TRAIN_RUN_H
 
 #include "train/checkpoint_store.h"
+#include "train/compile.h"
 #include "train/loop.h"
 #include "train/metrics.h"
 #include "train/optimizer.h"
@@ -22,6 +23,7 @@ struct mx8_run {
     struct mx8_metrics metrics;
     struct mx8_flat flat;
     struct mx8_step_profile profile;
+    struct mx8_compiled compiled;
     /* where it stands: steps done, samples of the data read, steps that the learning rate has taken */
     int64_t step, position, schedule_step;
     int64_t started_at;                /* the step it was loaded at; 0: a new run */

@@ -427,7 +427,7 @@ static void test_cross_entropy(void **state) {
         struct mx8_cross_entropy_job j[SIDES];
         for (int s = CPU; s < SIDES; s++)
             j[s] = (struct mx8_cross_entropy_job){
-                T, V, ls, dtype, grad, 0.25f, side_of(logits, s), side_of(targets, s), side_of(losses, s)};
+                T, V, ls, dtype, grad, 0.25f, side_of(logits, s), side_of(targets, s), side_of(losses, s), NULL};
         RUN(cross_entropy, &j[side]);
         CLOSE(what, losses, 1e-6, 4e-6);
         CLOSE(what, logits, 4e-6, 1e-8);
@@ -437,6 +437,82 @@ static void test_cross_entropy(void **state) {
 /* ---- optimizer, elementwise ---- */
 
 static const int64_t lengths[] = {0, 1, 31, 33, 4099, 300000};
+
+/* Codes of a gradient that was never stored: those of the stored one, byte for byte. */
+static void test_quantize_softmax(void **state) {
+    (void)state;
+    NEEDS_CUDA();
+    if (cuda.info.capability != 90) skip();
+    static const struct { int64_t T, V; } sizes[] = {{256, 256}, {512, 1024}, {37, 264}, {300, 2088}, {1024, 20208}};
+    for (int c = 0; c < COUNT(sizes) * 3; c++) {
+        const int64_t T = sizes[c / 3].T, V = sizes[c / 3].V, ls = (V + 7) / 8 * 8, padded = (T + 31) / 32 * 32,
+                      blocks = (V + 31) / 32;
+        const int32_t rule = c % 3 == 2 ? MX8_SCALE_FLOOR : MX8_SCALE_RCEIL, col_tile = c % 3 == 1 ? 32 : 1;
+        begin_case();
+        const struct mx8_kernels *k = cuda.exec.k;
+        struct pair *logits = make_normal(MX8_BF16, T * ls, 3), *targets = make_integers(T, -1, (int32_t)V);
+        const size_t n[4] = {(size_t)(T * V), (size_t)(T * blocks), (size_t)(V * padded), (size_t)(V * padded / 32)};
+        float *losses = make_buffer((size_t)T * 4, 0);
+        struct mx8_row_softmax *rows = make_buffer((size_t)T * sizeof *rows, 0);
+        int64_t *saturated = make_buffer(2 * sizeof *saturated, 0);
+        uint8_t *out[2][4];
+        for (int i = 0; i < 8; i++) out[i / 4][i % 4] = make_buffer(n[i % 4], CUDA_POISON);
+        begin_cpu_run();
+        begin_cuda_run();
+        assert_ok(k->fill(&cuda.exec, saturated, 0, 2 * sizeof *saturated));
+        struct mx8_cross_entropy_job loss = {.T = T,
+            .V = V,
+            .ls = ls,
+            .dtype = MX8_BF16,
+            .scale = 1.0f / 512,
+            .rows = rows,
+            .logits = logits->at[CUDA],
+            .targets = targets->at[CUDA],
+            .losses = losses};
+        struct mx8_quant_job j = {.src = logits->at[CUDA],
+            .src_dtype = MX8_BF16,
+            .batch = 1,
+            .rows = T,
+            .cols = V,
+            .src_stride = {T * ls, ls, 1},
+            .row_code_stride = {0, V, 1},
+            .row_scale_stride = {0, blocks, 1},
+            .col_code_stride = {0, 1, padded},
+            .col_scale_stride = {0, 1, padded / 32},
+            .padded_rows = padded,
+            .rule = rule,
+            .format = MX8_F8_E4M3,
+            .group = 256,
+            .tile = 1,
+            .col_tile = col_tile};
+        for (int way = 0; way < 2; way++) {
+            j.row_codes = out[way][0], j.row_scales = out[way][1], j.col_codes = out[way][2],
+            j.col_scales = out[way][3];
+            j.saturated = saturated + way;
+            loss.grad = way;
+            loss.rows = way ? NULL : rows;
+            assert_ok(k->cross_entropy(&cuda.exec, &loss));
+            const struct mx8_quant_source source = {
+                .kind = MX8_FROM_SOFTMAX, .a = logits->at[CUDA], .a_ls = ls, .rows = rows};
+            if (way == 0) j.src = NULL;
+            assert_ok(way ? k->quantize(&cuda.exec, &j) : k->quantize_from(&cuda.exec, &source, &j));
+            j.src = logits->at[CUDA];
+        }
+        int64_t counts[2];
+        assert_ok(k->download(&cuda.exec, counts, saturated, sizeof counts));
+        assert_int_equal(counts[0], counts[1]);
+        for (int i = 0; i < 4; i++) {
+            uint8_t *made = fetch_buffer(out[0][i], n[i], "quantize_from"),
+                    *stored = fetch_buffer(out[1][i], n[i], "quantize");
+            expect_same_bytes("quantize_from",
+                describe("%s, T %d", (const char *[]){"row codes", "row scales", "column codes", "column scales"}[i],
+                    (int)T),
+                made, stored, n[i]);
+            free(made);
+            free(stored);
+        }
+    }
+}
 
 static void test_adamw(void **state) {
     (void)state;
@@ -454,7 +530,7 @@ static void test_adamw(void **state) {
         struct mx8_adamw_job j[SIDES];
         for (int s = CPU; s < SIDES; s++)
             j[s] = (struct mx8_adamw_job){n, 3e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.271f, 0.142625f, side_of(grad_scale, s),
-                side_of(master, s), side_of(m, s), side_of(v, s), side_of(grad, s), side_of(copy, s), copy_dtype};
+                side_of(master, s), side_of(m, s), side_of(v, s), side_of(grad, s), side_of(copy, s), copy_dtype, NULL};
         struct pair *state_pair = make_output(MX8_F32, 3); /* the same three numbers from memory */
         for (int i = 0; i < 3; i++) set_value(state_pair, i, (double)(float[]){3e-4f, 0.271f, 0.142625f}[i]);
         for (int s = CPU; s < SIDES && c & 2; s++) {
@@ -525,6 +601,7 @@ static void test_graph(void **state) {
     float *a = make_buffer(sizeof host, 0);
     double *sum = make_buffer(sizeof *sum, 0), got = -1;
     assert_int_equal(k->begin_graph(&x), MX8_UNSUPPORTED); /* the default stream */
+    assert_ok(k->synchronize(&x)); /* the other stream does not wait for this one */
     assert_ok(k->make_stream(&x, &x.stream));
     assert_ok(k->upload(&x, a, host, sizeof host));
     assert_ok(k->synchronize(&x));
@@ -628,6 +705,7 @@ int main(void) {
         cuda_unit_test(test_combine),
         cuda_unit_test(test_embedding),
         cuda_unit_test(test_cross_entropy),
+        cuda_unit_test(test_quantize_softmax),
         cuda_unit_test(test_adamw),
         cuda_unit_test(test_fill_normal),
         cuda_unit_test(test_marks),

@@ -1,6 +1,7 @@
 /* One step: what must not change its numbers (checkpointing, threads, accumulation), and what it must survive. */
 #include "model_helpers.h"
 #include "model/internal.h"
+#include "base/error.h"
 
 static const struct mx8_model_options small = {.batch = 2, .seq_len = 24};
 
@@ -162,6 +163,40 @@ static void test_head_in_gradients(void **state) {
         free_subject(&plain);
         free_subject(&s);
     }
+}
+
+static enum mx8_status refuse_graph(const struct mx8_exec *x) {
+    (void)x;
+    return MX8_FAIL(MX8_UNSUPPORTED, "no graph today");
+}
+
+static void keep_note(void *user, const char *line) {
+    snprintf(user, 256, "%s", line);
+}
+
+/* A device that does not record: told once, and the steps are those without. */
+static void test_graph_fallback(void **state) {
+    (void)state;
+    struct mx8_model_config c = make_variant(0);
+    struct subject plain = make_subject(&c, "bf16", small, 1), s = make_subject(&c, "bf16", small, 1);
+    struct mx8_kernels k = *s.ctx->exec.k;
+    const struct mx8_kernels *real = s.ctx->exec.k;
+    char note[256] = "";
+    const struct mx8_log log = {keep_note, note};
+    k.begin_graph = refuse_graph;
+    s.ctx->exec.k = &k;
+    mx8i_use_graphs(s.m, &log);
+    int32_t *ids = make_tokens(s.T, c.vocab_size, 8);
+    for (int n = 0; n < 3; n++) {
+        assert_true(step(&plain, ids) == step(&s, ids));
+        assert_int_equal(strstr(note, "no graph today") != NULL, n == 1); /* the first step is never recorded */
+        note[0] = 0;
+    }
+    assert_same_gradients(plain.m, s.m);
+    s.ctx->exec.k = real;
+    free(ids);
+    free_subject(&plain);
+    free_subject(&s);
 }
 
 static double compute_loss(const float *logits, int64_t V, const int32_t *targets, int64_t T) {
@@ -405,7 +440,7 @@ static void test_bad_batches(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_checkpointing_changes_no_bit),
-        cmocka_unit_test(test_threads_change_no_bit), cmocka_unit_test(test_accumulation), cmocka_unit_test(test_head_in_gradients),
+        cmocka_unit_test(test_threads_change_no_bit), cmocka_unit_test(test_accumulation), cmocka_unit_test(test_head_in_gradients), cmocka_unit_test(test_graph_fallback),
         cmocka_unit_test(test_gradients_are_replaced), cmocka_unit_test(test_validation),
         cmocka_unit_test(test_ignored_targets), cmocka_unit_test(test_empty_experts),
         cmocka_unit_test(test_recipe_options), cmocka_unit_test(test_weight_codes),

@@ -47,6 +47,7 @@ static void run_case(double size, double max_norm, double weight_decay, uint16_t
         assert_ok(mx8i_clip_gradients(&o, &flat, max_norm, &norm));
         assert_true(fabs(norm - sqrt(sum)) < 1e-6 * sqrt(sum));
         step_reference(&r, grad, fmin(1, max_norm / (sqrt(sum) + 1e-6)), &a, lr, t);
+        assert_ok(mx8i_begin_update(&o, &a, lr));
         assert_ok(mx8i_apply_adamw(&o, &flat, &a, lr));
     }
     assert_int_equal(o.updates, STEPS);

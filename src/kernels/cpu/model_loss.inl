@@ -36,19 +36,22 @@ MX8_INLINE void cross_entropy_row(const struct mx8_cross_entropy_job *j, int64_t
     int64_t V = j->V, target = j->targets[t];
     if (target < 0 || target >= V) {
         j->losses[t] = 0.0f;
+        if (j->rows) j->rows[t] = (struct mx8_row_softmax){.target = -1};
         if (j->grad) memset(l, 0, (size_t)V * (dtype == MX8_BF16 ? 2 : 4));
         return;
     }
     float max = row_max(l, V, dtype), hit = f32_load_as(l, target, dtype);
     double sum = row_exp_sum(l, max, V, dtype);
     j->losses[t] = (float)(log(sum) + (double)max - (double)hit);
+    const float factor = (float)((double)j->scale / sum);
+    const float at_hit = (float)((exp((double)hit - (double)max) / sum - 1.0) * (double)j->scale);
+    if (j->rows) j->rows[t] = (struct mx8_row_softmax){max, factor, at_hit, (int32_t)target};
     if (!j->grad) return;
-    float factor = (float)((double)j->scale / sum);
     for (int64_t i = 0; i < V; i += MX8_VF) {
         vf p = vf_exp(vf_sub(get_vf(l, i, V, dtype), vf_set(max)));
         put_vf(l, i, V, dtype, vf_mul(p, vf_set(factor)));
     }
-    f32_store_as(l, target, dtype, (float)((exp((double)hit - (double)max) / sum - 1.0) * (double)j->scale));
+    f32_store_as(l, target, dtype, at_hit);
 }
 
 static enum mx8_status cross_entropy(const struct mx8_exec *x, const struct mx8_cross_entropy_job *j) {

@@ -61,6 +61,7 @@ static __global__ void __launch_bounds__(THREADS, 1) cross_entropy_rows(struct m
         const bool counts = target >= 0 && target < V;
         if (!counts) {
             if (threadIdx.x == 0) j.losses[t] = 0;
+            if (threadIdx.x == 0 && j.rows) j.rows[t] = {0, 0, 0, -1};
             if (!j.grad) continue;
             for (int64_t i = threadIdx.x; i < packs; i += THREADS) store(l + i * N, pack<N>{});
             if (rest < V) store(l + rest, pack<1>{});
@@ -69,6 +70,9 @@ static __global__ void __launch_bounds__(THREADS, 1) cross_entropy_rows(struct m
         const float hit = load<1>(l + target).v[0];
         const struct running r = see_row<T, N>(l, V, parts); // its barriers stand between reading hit and writing
         if (threadIdx.x == 0) j.losses[t] = (float)(log((double)r.sum) + (double)r.max - (double)hit);
+        if (threadIdx.x == 0 && j.rows)
+            j.rows[t] = {r.max, (float)((double)j.scale / (double)r.sum),
+                (float)((exp((double)hit - (double)r.max) / (double)r.sum - 1.0) * (double)j.scale), (int32_t)target};
         if (!j.grad) continue;
         const float factor = (float)((double)j.scale / (double)r.sum);
         if (rest < V) write_gradient<T, 1>(l + rest, r.max, factor);

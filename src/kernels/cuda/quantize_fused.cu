@@ -73,8 +73,42 @@ __device__ __forceinline__ void store_piece(uint8_t *to, uint4 v, int room) {
     for (int i = 0; i < room; i++) to[i] = (uint8_t)((i < 4 ? v.x : i < 8 ? v.y : i < 12 ? v.z : v.w) >> 8 * (i % 4));
 }
 
-template <bool ROW, bool COL, bool COUNT>
-__global__ __launch_bounds__(512, 1) void quantize_256(const __grid_constant__ CUtensorMap map, const __grid_constant__ Job p) {
+// What quantize_256 reads: a stored matrix by TMA, or values that its threads make, eight of a row at a time.
+#pragma nv_diag_suppress 177 // before sm_90 nobody calls them
+struct Stored {
+    static constexpr bool stored = true;
+    __device__ uint4 eight(int, int) const { return make_uint4(0, 0, 0, 0); }
+};
+
+// The gradient of the logits, as loss.cu stores it.
+struct Softmax {
+    static constexpr bool stored = false;
+    const __nv_bfloat16 *logits; int64_t ls; const struct mx8_row_softmax *rows;
+    __device__ __forceinline__ uint32_t two(uint32_t l, float max, float factor) const {
+        uint32_t r;
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(__expf(high(l) - max) * factor), "f"(__expf(low(l) - max) * factor));
+        return r;
+    }
+    __device__ __forceinline__ uint4 eight(int row, int col) const {
+        const uint4 l = __ldcs((const uint4 *)(logits + row * ls + col)), r = *(const uint4 *)(rows + row);
+        const float max = __uint_as_float(r.x), factor = __uint_as_float(r.y);
+        const int target = (int)r.w, at = target - col;
+        if (target < 0) return make_uint4(0, 0, 0, 0);
+        uint4 v = make_uint4(two(l.x, max, factor), two(l.y, max, factor), two(l.z, max, factor), two(l.w, max, factor));
+        if (at >= 0 && at < 8) {
+            const uint32_t hit = __bfloat16_as_ushort(__float2bfloat16_rn(__uint_as_float(r.z)));
+            uint32_t &word = at < 2 ? v.x : at < 4 ? v.y : at < 6 ? v.z : v.w;
+            word = at & 1 ? (word & 0xFFFFu) | hit << 16 : (word & 0xFFFF0000u) | hit;
+        }
+        return v;
+    }
+};
+static_assert(sizeof(struct mx8_row_softmax) == 16, "read as one piece");
+#pragma nv_diag_default 177
+
+template <class SOURCE, bool ROW, bool COL, bool COUNT>
+__global__ __launch_bounds__(512, 1) void quantize_256(const __grid_constant__ CUtensorMap map, const __grid_constant__ Job p,
+                                                       const __grid_constant__ SOURCE source) {
 #if __CUDA_ARCH__ >= 900
     extern __shared__ __align__(1024) uint8_t sm[];
     uint8_t *const buffers = sm + SLOTS * PIECE;
@@ -83,14 +117,14 @@ __global__ __launch_bounds__(512, 1) void quantize_256(const __grid_constant__ C
     uint32_t *const row_max = (uint32_t *)row_factor; // until it is the factor
     const uint32_t bars = ptx::smem(col_factor + 256), slots = ptx::smem(sm);
     const int t = threadIdx.x, cx = t % 16, ry = t / 16, lane = t % 32, warp = t / 32; // columns 8 cx .., rows 4 ry .. of a piece
-    if (t == 0) {
+    if (SOURCE::stored && t == 0) {
         for (int i = 0; i < SLOTS; i++) ptx::mbar_init(bars + 8 * i, 1);
         ptx::mbar_init_fence();
         ptx::fence_async();
     }
     __syncthreads();
     Loader loader(p);
-    if (t == 0) for (int i = 0; i < SLOTS; i++) load_next(&loader, &map, slots, bars);
+    if (SOURCE::stored && t == 0) for (int i = 0; i < SLOTS; i++) load_next(&loader, &map, slots, bars);
     Walk walk(p);
     Tile tile;
     Encoder<COUNT> encoder;
@@ -100,13 +134,21 @@ __global__ __launch_bounds__(512, 1) void quantize_256(const __grid_constant__ C
         uint32_t cm[2][4] = {}, rm[2][2] = {}; // maxima of [column half][pair of columns] and [row half][pair of rows]
 #pragma unroll
         for (int s = 0; s < 4; s++) {
-            const int slot = (n + s) % SLOTS, down = s % 2, across = s / 2;
-            ptx::mbar_wait(bars + 8 * slot, (n + s) / SLOTS & 1);
+            const int slot = SOURCE::stored ? (n + s) % SLOTS : s, down = s % 2, across = s / 2;
+            if (SOURCE::stored) ptx::mbar_wait(bars + 8 * slot, (n + s) / SLOTS & 1);
             uint4 *const x = (uint4 *)(sm + slot * PIECE + ry * 4 * 256 + cx * 16);
+            if (!SOURCE::stored) { // what the last tile left here was read before its last barrier
+                const int row = down * 128 + ry * 4, col = tile.col + across * 128 + cx * 8;
+                uint4 made[4];
+#pragma unroll
+                for (int i = 0; i < 4; i++) made[i] = row + i < tile.rows && col < p.cols ? source.eight(tile.row + row + i, col) : make_uint4(0, 0, 0, 0);
+#pragma unroll
+                for (int i = 0; i < 4; i++) x[i * 16] = made[i];
+            }
             uint32_t m[4];
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                if (ragged && down * 128 + ry * 4 + i >= tile.rows) x[i * 16] = make_uint4(0, 0, 0, 0);
+                if (SOURCE::stored && ragged && down * 128 + ry * 4 + i >= tile.rows) x[i * 16] = make_uint4(0, 0, 0, 0);
                 const uint4 v = magnitudes(x[i * 16]);
                 if (COL) {
                     uint32_t *c = cm[across];
@@ -159,7 +201,7 @@ __global__ __launch_bounds__(512, 1) void quantize_256(const __grid_constant__ C
         __syncthreads();
 #pragma unroll
         for (int s = 0; s < 4; s++) {
-            const int slot = (n + s) % SLOTS, down = s % 2 * 128, col = tile.col + s / 2 * 128;
+            const int slot = SOURCE::stored ? (n + s) % SLOTS : s, down = s % 2 * 128, col = tile.col + s / 2 * 128;
             const uint8_t *x = sm + slot * PIECE;
             uint8_t *const buffer = buffers + (s & 1) * BUFFER;
             if (ROW) {
@@ -196,9 +238,9 @@ __global__ __launch_bounds__(512, 1) void quantize_256(const __grid_constant__ C
                 *(uint4 *)(buffer + cp * 256 + chunk) = make_uint4(a[0], a[1], a[2], a[3]);
                 *(uint4 *)(buffer + cp * 256 + 128 + chunk) = make_uint4(b[0], b[1], b[2], b[3]);
             }
-            if (ragged) ptx::fence_async(); // zeros written in pass A come before TMA's next bytes
+            if (SOURCE::stored && ragged) ptx::fence_async(); // zeros written in pass A come before TMA's next bytes
             __syncthreads();
-            if (t == 0) load_next(&loader, &map, slots, bars);
+            if (SOURCE::stored && t == 0) load_next(&loader, &map, slots, bars);
             if (COL) {
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
@@ -467,11 +509,12 @@ Job make_job(const struct mx8_quant_job *j) {
 // RCEIL and CEIL put a bf16 amax at or below 448: nothing can be clipped.
 bool counts(const Job &p) { return p.saturated && p.rule != MX8_SCALE_RCEIL && p.rule != MX8_SCALE_CEIL; }
 
-template <bool ROW, bool COL, bool COUNT> enum mx8_status launch_256(const struct mx8_exec *x, const Job &p, const CUtensorMap &map) {
+template <bool ROW, bool COL, bool COUNT, class SOURCE = Stored>
+enum mx8_status launch_256(const struct mx8_exec *x, const Job &p, const CUtensorMap &map, const SOURCE &source = SOURCE()) {
     const int64_t down = (p.rows + 255) / 256 * (int64_t)p.batch + p.n_groups, tiles = down * ((p.cols + 255) / 256);
-    CUDA_TRY(cudaFuncSetAttribute(quantize_256<ROW, COL, COUNT>, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_256), "quantize");
+    CUDA_TRY(cudaFuncSetAttribute(quantize_256<SOURCE, ROW, COL, COUNT>, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_256), "quantize");
     const int64_t most = backend_of(x)->sm_count;
-    quantize_256<ROW, COL, COUNT><<<(unsigned)(tiles < most ? tiles : most), 512, SMEM_256, stream_of(x)>>>(map, p);
+    quantize_256<SOURCE, ROW, COL, COUNT><<<(unsigned)(tiles < most ? tiles : most), 512, SMEM_256, stream_of(x)>>>(map, p, source);
     CUDA_LAUNCHED("quantize");
 }
 
@@ -529,4 +572,18 @@ enum mx8_status cuda_quantize_fused(const struct mx8_exec *x, const struct mx8_q
     if (s != MX8_OK || p.n_groups == 0) return s;
     fused::finish_groups<<<132, 256, 0, stream_of(x)>>>(p);
     CUDA_LAUNCHED("quantize");
+}
+
+// Both orientations of what a source makes, scale groups of 256.
+enum mx8_status cuda_quantize_from(const struct mx8_exec *x, const struct mx8_quant_source *s, const struct mx8_quant_job *j) {
+    struct mx8_quant_job with_source = *j;
+    with_source.src = s->a;
+    with_source.src_stride[1] = s->a_ls;
+    with_source.src_stride[2] = 1;
+    if (backend_of(x)->capability != 90 || s->kind != MX8_FROM_SOFTMAX || !fused::takes(&with_source)) return MX8_UNSUPPORTED;
+    const fused::Job p = fused::make_job(&with_source);
+    if (!p.row_codes || !p.col_codes || p.batch != 1 || p.n_groups || p.group != 256 || p.row_tile > 32 || p.col_tile > 32) return MX8_UNSUPPORTED;
+    const fused::Softmax source = {p.src, p.src_row, s->rows};
+    const CUtensorMap none = {};
+    return fused::counts(p) ? fused::launch_256<true, true, true>(x, p, none, source) : fused::launch_256<true, true, false>(x, p, none, source);
 }
