@@ -2,12 +2,13 @@
 #include "train/compile.h"
 #include <stdio.h>
 #include "base/error.h"
+#include "train/parallel.h"
 #include "train/run.h"
 
 enum mx8_status mx8i_begin_compiling(const struct mx8_job *job, struct mx8_context *ctx, struct mx8_compiled *out) {
     *out = (struct mx8_compiled){0};
     const struct mx8_kernels *k = ctx->exec.k;
-    if (!job->compile || job->profile || !k->make_stream) return MX8_OK;
+    if (!job->compile || job->profile || !k->make_stream || mx8i_count_ranks(job) > 1) return MX8_OK;
     out->on = 1;
     return k->make_stream(&ctx->exec, &ctx->exec.stream);
 }

@@ -89,6 +89,8 @@ static void resolve_rest(const struct mx8_options *o, struct mx8_job *job, const
     if (job->compile && job->device == 0) mx8i_log(notes, "compile.enable: nothing to compile on the CPU");
     if (job->compile && job->profile && job->device)
         mx8i_log(notes, "compile.enable: a profile times calls one by one, so no graph is captured");
+    if (job->compile && job->device && mx8i_count_ranks(job) > 1)
+        mx8i_log(notes, "compile.enable: messages between processes are no part of a graph, so none is captured");
 }
 
 /* Each chunk of the head adds to all of its weight's gradient (4 V D bytes read and written): on CUDA, where that is
