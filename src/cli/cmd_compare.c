@@ -251,6 +251,10 @@ int mx8i_run_compare(int argc, char **argv) {
     if (!mx8i_take_value(&argc, argv, "--recipes", &list))
         return mx8i_report_usage("compare", "--recipes needs a list");
 
+    struct mx8_launch launch;
+    if (mx8i_find_launch(&launch) == MX8_OK && launch.size > 1)
+        return mx8i_report_usage("compare", "runs in one process; several train one recipe by mx8 train");
+
     struct comparison *c = mx8i_allocate(sizeof *c, "comparison");
     if (!c) return mx8i_report_failure("compare", MX8_OUT_OF_MEMORY, MX8_EXIT_FAILURE);
     int code = read_recipes(c, list);

@@ -22,6 +22,8 @@ enum mx8_status mx8i_resolve_parallel(
         mx8i_get_int(o, "parallelism.data_parallel_replicate_degree"),
         mx8i_get_int(o, "parallelism.data_parallel_shard_degree"),
         mx8i_get_int(o, "parallelism.expert_parallel_degree"), &job->grid));
+    if (job->grid.world > 1 && mx8i_get_text(o, "debug.dump_tensors")[0])
+        return MX8_FAIL(MX8_UNSUPPORTED, "debug.dump_tensors: only one process can write its linears");
     job->init_timeout = (double)mx8i_get_int(o, "comm.init_timeout_seconds");
     job->train_timeout = (double)mx8i_get_int(o, "comm.train_timeout_seconds");
     job->log_all_ranks = mx8i_get_bool(o, "comm.log_all_ranks");

@@ -55,8 +55,9 @@ enum mx8_status mx8i_open_run(struct mx8_run *r) {
     r->metrics.capacity = r->capacity;
     r->optimizer.scalars_on_device = r->compiled.on;
     if (r->compiled.on) mx8i_use_graphs(r->model, &r->watch->log);
-    MX8_TRY(mx8i_open_step_profile(job, r->ctx, &r->profile));
-    if (mx8i_is_first_rank(job) || job->save_for_all_ranks)
+    const int is_reporting = mx8i_is_first_rank(job) || job->save_for_all_ranks;
+    if (is_reporting) MX8_TRY(mx8i_open_step_profile(job, r->ctx, &r->profile));
+    if (is_reporting)
         MX8_TRY(mx8i_open_metrics(job, r->ctx, r->model, &history, &r->watch->log, &r->metrics));
     return mx8i_start_saving(r); /* files last: a job that cannot start leaves none */
 }

@@ -54,6 +54,9 @@ has err 'expert_parallel_degree is 2, expected a divisor of moe.num_experts, whi
 ranks fails 2 none --training.global_batch_size=3
 has err 'times the number of processes'
 
+ranks fails 2 none --debug.dump_tensors=1:dump
+has err 'debug.dump_tensors: only one process'
+
 # Ctrl-C: every rank stops after the same step, and the exit code says so.
 start 2
 kill -TERM "$(find_rank 1)"
