@@ -1,5 +1,6 @@
 /* mx8 bench dist: training steps on random tokens, under mpirun or alone, with and without overlap: tokens a second,
  * bytes sent against the plan, and how much of the communication computing hides. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,14 +74,20 @@ static void close_subject(struct subject *s) {
 static enum mx8_status run_step(struct subject *s) {
     const int64_t T = s->job.model.batch * s->job.model.seq_len;
     const double tokens = (double)(T * s->job.accumulation * mx8i_count_ranks(&s->job));
+    const double lr = 1e-4;
     double loss = 0, norm = 0;
+    MX8_TRY(mx8i_begin_update(&s->optimizer, &s->job.adamw, lr));
     for (int64_t i = 0; i < s->job.accumulation; i++) {
         MX8_TRY(mx8i_forward_backward(s->m, s->ids, s->ids + T, s->ids + 2 * T, (float)(1 / tokens), i > 0, &loss));
     }
     MX8_TRY(mx8i_sum_gradients(s->m));
+    MX8_TRY(mx8i_sum_expert_load(s->m));
     MX8_TRY(mx8i_clip_gradients(&s->optimizer, &s->flat, s->job.max_norm, &norm));
+    if (!isfinite(loss) || !isfinite(norm)) {
+        return MX8_FAIL(MX8_NOT_FINITE, "mx8 bench dist: loss is %g, gradient norm is %g: nothing to time", loss, norm);
+    }
     MX8_TRY(mx8i_update_expert_bias(s->m));
-    MX8_TRY(mx8i_apply_adamw(&s->optimizer, &s->flat, &s->job.adamw, 1e-4));
+    MX8_TRY(mx8i_apply_adamw(&s->optimizer, &s->flat, &s->job.adamw, lr));
     MX8_TRY(mx8i_refresh_weights(s->m, s->flat.copy != NULL));
     return mx8_synchronize_context(s->ctx);
 }
