@@ -1,22 +1,24 @@
 /* Quantizers: 1x32 blocks along rows, 32x1 blocks along columns, or both from one read of the source.
  *
  * The source is cut into cells of 256 columns and as many rows as scales may tie together (at least 64, or the group or
- * tile). A cell is all that a thread needs: it reads the largest magnitude of every block, merges them where a group or
- * tile shares its scale, then reads the cell again, out of L1 or L2, to write the codes (quantize_cell.inl). Cells at
- * an edge, and sources whose columns are not contiguous, are first copied to scratch as f32 with zeros around, so that
- * the inner loops only know whole blocks.
+ * tile); where rows alone are wanted and no rows share scales, cells are few rows of 2048 columns, which the hardware
+ * reads ahead. A cell is all that a thread needs: it reads the largest magnitude of every block, merges them where a
+ * group or tile shares its scale, then makes the codes (quantize_cell.inl). Cells at an edge, and sources whose columns
+ * are not contiguous, are first copied to scratch as f32 with zeros around, so that the inner loops only know whole
+ * blocks.
  *
- * Bytes moved: 2 (bf16) or 4 (f32) in, 1 + 1/32 out for each orientation. 2026-12-01, bf16 4160x5120, share of a copy's
- * bandwidth for the same bytes, one thread: AMD EPYC (AVX2) rows 0.5, columns 0.35, both 0.3; Xeon (AVX-512) 0.43,
- * 0.38, 0.30, and 0.49, 0.45, 0.33 with 16 threads. */
+ * Bytes moved: 2 (bf16) or 4 (f32) in, 1 + 1/32 out for each orientation. 2026-12-01, AMD EPYC (Zen 3) shared with
+ * other work, AVX2, one thread, bf16 4096x4096, share of a copy's bandwidth for the same bytes: rows 0.65, columns
+ * 0.32, both 0.32 (before: 0.46, 0.18, 0.23). Lines of a power of two apart are the worst case: see docs/cpu.md. */
 #include "kernels/cpu/quantize_block.inl"
 #include <omp.h>
 
 #include "kernels/cpu/quantize_cell.inl"
 
-enum { CELL_SCRATCH = CELL_COLS * CELL_MAX_ROWS * 4 }; /* bytes, of a thread */
-enum { BAND_CELLS = 4 };
-enum { STREAM_CODES = 16 << 20 }; /* outputs from here on would not stay in the last cache anyway */
+enum { CELL_FLOATS = CELL_COLS * CELL_MAX_ROWS * 4, CELL_SCRATCH = CELL_FLOATS / 2 * 3 }; /* bytes, of a thread */
+enum { ROW_CELL_COLS = 2048, ROW_CELL_ROWS = 8 }; /* cells of rows alone, whose scales are not tied to other rows' */
+enum { BAND_COLS = 1024 };
+enum { STREAM_CODES = 1 << 20 }; /* outputs from here on would not stay in the last cache anyway */
 
 /* ---- cells ---- */
 
@@ -32,59 +34,122 @@ static void gather_cell(const struct mx8_quant_job *j, struct cell *c, int64_t f
         int64_t exist = r < c->rows ? c->cols : 0;
         const int64_t from = first + r * j->src_stride[1];
         for (int64_t i = 0; i < exist; i++)
-            to[r * CELL_COLS + i] = f32_load_as(j->src, from + i * j->src_stride[2], j->src_dtype);
-        for (int64_t i = exist; i < cols; i++) to[r * CELL_COLS + i] = 0.0f;
+            to[r * c->pitch + i] = f32_load_as(j->src, from + i * j->src_stride[2], j->src_dtype);
+        for (int64_t i = exist; i < cols; i++) to[r * c->pitch + i] = 0.0f;
     }
     c->src = to;
-    c->ld = CELL_COLS;
+    c->ld = c->pitch;
     c->dtype = MX8_F32;
 }
 
-static struct cell find_cell(const struct mx8_quant_job *j, const struct span *s, int64_t row, int64_t col,
-    int64_t cell_rows, float *scratch) {
-    int64_t r = s->start + row, p = s->padded + row;
-    int64_t first = s->batch * j->src_stride[0] + r * j->src_stride[1] + col * j->src_stride[2];
+/* How a job's source is cut. */
+struct grid {
+    int64_t rows, cols, across; /* of a cell; cells from left to right */
+};
+
+static struct grid choose_grid(const struct mx8_quant_job *j) {
+    struct grid g = {larger(STRIP_ROWS, larger(j->row_codes ? j->tile : 1, j->col_codes ? j->group : 1)), CELL_COLS, 0};
+    if (!j->col_codes && j->tile == 1) g = (struct grid){ROW_CELL_ROWS, ROW_CELL_COLS, 0};
+    g.across = (j->cols + g.cols - 1) / g.cols;
+    return g;
+}
+
+/* A span's cell: where it begins, in rows of the span and columns. */
+struct place {
+    int64_t row, col;
+};
+
+/* The i-th cell of a span. Columns are stored far apart, each in pages of its own: cells are taken in bands of some
+ * across, downwards, so that a band's pages stay in the TLB. */
+static struct place find_place(const struct mx8_quant_job *j, const struct grid *g, int64_t rows, int64_t i) {
+    int64_t down = (rows + g->rows - 1) / g->rows, band = j->col_codes ? BAND_COLS / g->cols : g->across;
+    int64_t left = i / (band * down) * band, in_band = i % (band * down), width = smaller(band, g->across - left);
+    return (struct place){in_band / width * g->rows, (left + in_band % width) * g->cols};
+}
+
+static int64_t source_at(const struct mx8_quant_job *j, const struct span *s, struct place p) {
+    return s->batch * j->src_stride[0] + (s->start + p.row) * j->src_stride[1] + p.col * j->src_stride[2];
+}
+
+/* Vectors of codes can go past the caches when their addresses are multiples of a vector. */
+static int may_stream(const struct mx8_quant_job *j, const uint8_t *codes, int64_t line_stride) {
+    return j->batch * j->rows * j->cols >= STREAM_CODES && ((uintptr_t)codes | (uintptr_t)line_stride) % MX8_BLOCK == 0;
+}
+
+static void find_outputs(const struct mx8_quant_job *j, const struct span *s, struct place at, struct cell *c) {
+    const int64_t *rc = j->row_code_stride, *rs = j->row_scale_stride;
+    const int64_t *cc = j->col_code_stride, *cs = j->col_scale_stride;
+    int64_t r = s->start + at.row, p = s->padded + at.row;
+    if (j->row_codes) {
+        c->row_codes = j->row_codes + s->batch * rc[0] + r * rc[1] + at.col * rc[2];
+        c->row_scales = j->row_scales + s->batch * rs[0] + r * rs[1] + at.col / MX8_BLOCK * rs[2];
+        c->stream_rows = may_stream(j, c->row_codes, rc[1]);
+    }
+    if (j->col_codes) {
+        c->col_codes = j->col_codes + s->batch * cc[0] + p * cc[1] + at.col * cc[2];
+        c->col_scales = j->col_scales + s->batch * cs[0] + p / MX8_BLOCK * cs[1] + at.col * cs[2];
+        c->stream_cols = may_stream(j, c->col_codes, cc[2]);
+    }
+}
+
+/* The cell as the inner loops want it: whole blocks, contiguous columns. */
+static struct cell find_cell(const struct mx8_quant_job *j, const struct span *s, const struct grid *g, struct place at,
+    float *scratch) {
+    int64_t first = source_at(j, s, at);
     struct cell c = {
         .src = (const char *)j->src + first * (int64_t)dtype_size(j->src_dtype),
         .ld = j->src_stride[1],
         .dtype = j->src_dtype,
-        .rows = smaller(cell_rows, s->rows - row),
-        .cols = smaller(CELL_COLS, j->cols - col),
-        .row_limit = s->row_limit - row,
-        .stream = j->batch * j->rows * j->cols > STREAM_CODES,
+        .rows = smaller(g->rows, s->rows - at.row),
+        .cols = smaller(g->cols, j->cols - at.col),
+        .row_limit = s->row_limit - at.row,
+        .pitch = g->cols,
     };
-    const int64_t *rc = j->row_code_stride, *rs = j->row_scale_stride;
-    const int64_t *cc = j->col_code_stride, *cs = j->col_scale_stride;
-    if (j->row_codes) {
-        c.row_codes = j->row_codes + s->batch * rc[0] + r * rc[1] + col * rc[2];
-        c.row_scales = j->row_scales + s->batch * rs[0] + r * rs[1] + col / MX8_BLOCK * rs[2];
-    }
-    if (j->col_codes) {
-        c.col_codes = j->col_codes + s->batch * cc[0] + p * cc[1] + col * cc[2];
-        c.col_scales = j->col_scales + s->batch * cs[0] + p / MX8_BLOCK * cs[1] + col * cs[2];
-    }
+    find_outputs(j, s, at, &c);
     int whole = c.cols % MX8_BLOCK == 0 && (c.rows % MX8_BLOCK == 0 || !j->col_codes) && j->src_stride[2] == 1;
     if (!whole) gather_cell(j, &c, first, scratch);
     return c;
 }
 
-/* Returns how many values saturated: in the row orientation where there is one. */
-MX8_INLINE int64_t quantize_cell_as(const struct mx8_quant_job *j, const struct cell *c, int32_t dtype,
-    struct f8_format f, int count) {
-    int64_t in_rows = c->row_codes ? quantize_rows(j, c, dtype, f, count) : 0;
-    int64_t in_cols = c->col_codes ? quantize_cols(j, c, dtype, f, count) : 0;
-    return c->row_codes ? in_rows : in_cols;
+/* Returns how many values saturated, if `count`: in the row orientation where there is one. */
+MX8_INLINE int64_t quantize_cell_as(const struct mx8_quant_job *j, struct cell *c, int32_t dtype, struct f8_format f,
+    int count, uint16_t *scratch) {
+    struct scales row, col;
+    int64_t clipped = 0;
+    struct encoder e = {.f = f, .exact = count, .clipped = count ? &clipped : NULL};
+    c->halves = c->src;
+    c->halves_ld = c->ld;
+    if (dtype != MX8_BF16 || c->col_codes) {
+        gather_halves(c, dtype, scratch, col.amax);
+        c->halves = scratch;
+        c->halves_ld = c->pitch;
+    }
+    if (c->row_codes) {
+        find_row_scales(j, c, dtype, f, &row);
+        e.row = &row;
+        e.exact |= row.hard;
+    }
+    if (c->col_codes) {
+        find_col_scales(j, c, dtype, f, &col);
+        e.col = &col;
+        e.exact |= col.hard;
+    }
+    if (!c->col_codes)
+        row_encode(j, c, dtype, &e);
+    else
+        strip_encode(j, c, dtype, &e);
+    return clipped;
 }
 
-/* e4m3 with nothing to count is compiled for its constants; RCEIL and CEIL never saturate. */
-static int64_t quantize_cell(const struct mx8_quant_job *j, const struct cell *c) {
+/* e4m3 is compiled for its constants; RCEIL and CEIL never saturate. */
+static int64_t quantize_cell(const struct mx8_quant_job *j, struct cell *c, uint16_t *scratch) {
     int count = j->saturated != NULL && (j->rule == MX8_SCALE_FLOOR || j->rule == MX8_SCALE_EVEN);
-    if (j->format != MX8_F8_E5M2 && !count) {
-        struct f8_format f = f8_describe(MX8_F8_E4M3);
-        return c->dtype == MX8_F32 ? quantize_cell_as(j, c, MX8_F32, f, 0) : quantize_cell_as(j, c, MX8_BF16, f, 0);
-    }
-    struct f8_format f = f8_describe(j->format);
-    return c->dtype == MX8_F32 ? quantize_cell_as(j, c, MX8_F32, f, 1) : quantize_cell_as(j, c, MX8_BF16, f, 1);
+    struct f8_format e4m3 = f8_describe(MX8_F8_E4M3), other = f8_describe(j->format);
+    if (j->format != MX8_F8_E5M2)
+        return c->dtype == MX8_F32 ? quantize_cell_as(j, c, MX8_F32, e4m3, count, scratch)
+                                   : quantize_cell_as(j, c, MX8_BF16, e4m3, count, scratch);
+    return c->dtype == MX8_F32 ? quantize_cell_as(j, c, MX8_F32, other, count, scratch)
+                               : quantize_cell_as(j, c, MX8_BF16, other, count, scratch);
 }
 
 /* ---- the job ---- */
@@ -95,27 +160,19 @@ struct share {
     float *scratch;
 };
 
-static int64_t cells_across(const struct mx8_quant_job *j) { return (j->cols + CELL_COLS - 1) / CELL_COLS; }
+static int64_t cells_in(const struct grid *g, int64_t rows) { return (rows + g->rows - 1) / g->rows * g->across; }
 
-static int64_t cell_rows_of(const struct mx8_quant_job *j) {
-    return larger(STRIP_ROWS, larger(j->row_codes ? j->tile : 1, j->col_codes ? j->group : 1));
-}
-
-static int64_t cells_in(const struct mx8_quant_job *j, int64_t rows) {
-    return (rows + cell_rows_of(j) - 1) / cell_rows_of(j) * cells_across(j);
-}
-
-/* Columns are stored far apart, each in pages of its own: cells are taken in bands of a few across, downwards, so that
- * a band's pages stay in the TLB. */
-static int64_t quantize_span(const struct mx8_quant_job *j, const struct span *s, struct share *share) {
-    int64_t cells = cells_in(j, s->rows), across = cells_across(j), cell_rows = cell_rows_of(j), clipped = 0;
+static int64_t quantize_span(const struct mx8_quant_job *j, const struct span *s, const struct grid *g,
+    struct share *share) {
+    int64_t cells = cells_in(g, s->rows), clipped = 0, size = (int64_t)dtype_size(j->src_dtype);
     int64_t first = larger(0, share->begin - share->passed), last = smaller(cells, share->end - share->passed);
-    int64_t band = j->col_codes ? BAND_CELLS : across;
     for (int64_t i = first; i < last; i++) {
-        int64_t left = i / (band * (cells / across)) * band, in_band = i % (band * (cells / across));
-        int64_t width = smaller(band, across - left), row = in_band / width, col = left + in_band % width;
-        struct cell c = find_cell(j, s, row * cell_rows, col * CELL_COLS, cell_rows, share->scratch);
-        clipped += quantize_cell(j, &c);
+        struct cell c = find_cell(j, s, g, find_place(j, g, s->rows, i), share->scratch);
+        if (i + 1 < last && j->src_stride[2] == 1) {
+            c.next = (const char *)j->src + source_at(j, s, find_place(j, g, s->rows, i + 1)) * size;
+            c.next_ld = j->src_stride[1] * size;
+        }
+        clipped += quantize_cell(j, &c, (uint16_t *)(share->scratch + CELL_FLOATS / 4));
     }
     share->passed += cells;
     return clipped;
@@ -132,23 +189,23 @@ static int64_t padded_end_of(const struct mx8_quant_job *j, int64_t padded, int6
     return padded + (rows + j->padding - 1) / j->padding * j->padding;
 }
 
-static int64_t count_cells(const struct mx8_quant_job *j) {
+static int64_t count_cells(const struct mx8_quant_job *j, const struct grid *grid) {
     int64_t start = 0, cells = 0;
     for (int32_t g = 0; g < larger(j->n_groups, 1); g++) {
-        cells += cells_in(j, group_end(j, g) - start);
+        cells += cells_in(grid, group_end(j, g) - start);
         start = group_end(j, g);
     }
     return cells * j->batch;
 }
 
-static int64_t quantize_share(const struct mx8_quant_job *j, struct share *share) {
+static int64_t quantize_share(const struct mx8_quant_job *j, const struct grid *grid, struct share *share) {
     int64_t clipped = 0, length = col_length(j);
     for (int64_t b = 0; b < j->batch; b++) {
         int64_t start = 0, padded = 0;
         for (int32_t g = 0; g < larger(j->n_groups, 1); g++) {
             int64_t end = group_end(j, g);
             struct span s = {b, start, end - start, padded, length - padded};
-            clipped += quantize_span(j, &s, share);
+            clipped += quantize_span(j, &s, grid, share);
             padded = padded_end_of(j, padded, end - start);
             start = end;
         }
@@ -208,7 +265,8 @@ static enum mx8_status quantize(const struct mx8_exec *x, const struct mx8_quant
     j.tile = (int32_t)larger(j.tile, 1);
     j.col_tile = j.col_tile > 0 ? j.col_tile : j.tile;
     j.padding = (int32_t)larger(j.padding, MX8_BLOCK);
-    int64_t cells = count_cells(&j), clipped = 0;
+    struct grid grid = choose_grid(&j);
+    int64_t cells = count_cells(&j, &grid), clipped = 0;
 #pragma omp parallel num_threads(x->threads) reduction(+ : clipped) if (cells > 2)
     {
         int64_t thread = omp_get_thread_num(), threads = omp_get_num_threads();
@@ -217,7 +275,7 @@ static enum mx8_status quantize(const struct mx8_exec *x, const struct mx8_quant
             .end = cells * (thread + 1) / threads,
             .scratch = (float *)x->scratch + thread * (CELL_SCRATCH / 4),
         };
-        clipped += quantize_share(&j, &share);
+        clipped += quantize_share(&j, &grid, &share);
         stream_fence();
     }
     for (int64_t b = 0; b < j.batch; b++) clear_rest(x, &j, b);

@@ -57,40 +57,66 @@ MX8_INLINE vi encode_values(vf value, struct f8_format f, vi *clipped) {
     return vi_or(vi_min(code, largest), vi_and(vi_shr(vf_bits(value), 24), vi_set(0x80)));
 }
 
-/* The same for bf16 in 16-bit lanes, twice as many at a time. Multiplying by the inverse scale adds to the exponent,
- * and rounding to the element's mantissa is an addition and a shift, as long as value and code are both normal. */
-struct half_scale {
-    vh offset;    /* added to a magnitude: inverse scale, change of bias, and half a unit less one for rounding */
-    vh threshold; /* magnitudes above it are normal and have normal codes */
+/* The same in 16-bit lanes, twice as many at a time, for bf16 and for floats that were cut to 16 bits and made odd
+ * where that lost something: rounding to 4 or fewer bits afterwards gives what rounding at once gives.
+ *
+ * Multiplying by the inverse scale takes from the exponent, and rounding to the element's mantissa is an addition and a
+ * shift, as long as value and code are both normal. Codes are first made for an exponent four larger, so that what is
+ * too small for a normal code can be told from what is zero: among `made` codes those below one binade become zero, as
+ * do zeros, those from there to the first normal one are wrong, and the caller has to take the way over f32. */
+enum { BELOW = 4 }; /* binades under the normal codes: half the smallest subnormal of e4m3 is 4 under, of e5m2 3 */
+
+struct halves {
+    vh magnitude[VB_HALVES]; /* plus one where the code's last bit would be odd, for rounding to even */
+    vb sign;                 /* 0x80 or 0, in the order of vb_lane */
 };
 
-MX8_INLINE struct half_scale describe_half_scale(vh byte, struct f8_format f) {
-    int half_less_one = (1 << (6 - f.mantissa)) - 1;
-    vh least = vh_max(byte, vh_set(128 - f.smallest_normal)); /* keeps the threshold at normal bf16 numbers */
-    return (struct half_scale){
-        .offset = vh_sub(vh_set(((128 - f.smallest_normal) << 7) + half_less_one), vh_shl(byte, 7)),
-        .threshold = vh_sub(vh_shl(vh_sub(least, vh_set(127 - f.smallest_normal)), 7), vh_set(1)),
-    };
+MX8_INLINE struct halves load_halves(const uint16_t *at, struct f8_format f) {
+    vh value[VB_HALVES];
+    struct halves h;
+    for (int v = 0; v < VB_HALVES; v++) {
+        value[v] = vh_load(at + v * 2 * MX8_VF);
+        vh magnitude = vh_and(value[v], vh_set(0x7FFF));
+        vh odd = vh_and(f.mantissa == 3 ? vh_shr(magnitude, 4) : vh_shr(magnitude, 5), vh_set(1));
+        h.magnitude[v] = vh_add(magnitude, odd);
+    }
+    h.sign = vb_pack_signs(value);
+    return h;
 }
 
-/* The same for one block in all lanes, reckoned beside the vectors. */
-MX8_INLINE struct half_scale describe_block_scale(int byte, struct f8_format f) {
-    int least = byte > 128 - f.smallest_normal ? byte : 128 - f.smallest_normal;
-    return (struct half_scale){
-        .offset = vh_set((128 - f.smallest_normal - byte) * 128 + (1 << (6 - f.mantissa)) - 1),
-        .threshold = vh_set((least - 127 + f.smallest_normal) * 128 - 1),
-    };
+/* A scale byte as large as this gives values their own exponent in the codes that are made first. */
+MX8_INLINE int32_t half_bias(struct f8_format f) { return 128 - f.smallest_normal + BELOW; }
+/* Half a unit of the code's last place less one. */
+MX8_INLINE int32_t half_rounding(struct f8_format f) { return (1 << (6 - f.mantissa)) - 1; }
+
+/* What to take from magnitudes, from scale bytes in 16-bit lanes. Scales up to the bias make every code zero: right for
+ * blocks of zeros, and the others are hard (find_scales). */
+MX8_INLINE vh half_offset(vh byte, struct f8_format f) {
+    return vh_sub(vh_shl(vh_subs(byte, vh_set(half_bias(f))), 7), vh_set(half_rounding(f)));
 }
 
-/* Codes of bf16 numbers of finite blocks. Lanes that are neither zero nor above the threshold give a wrong code and
- * leave bits in `missed`: the caller then takes the way over f32. */
-MX8_INLINE vh encode_halves(vh value, struct half_scale scale, struct f8_format f, vh *missed) {
-    vh magnitude = vh_and(value, vh_set(0x7FFF)), normal = vh_gt(magnitude, scale.threshold);
-    *missed = vh_or(*missed, vh_andnot(normal, magnitude));
-    vh kept = f.mantissa == 3 ? vh_shr(magnitude, 4) : vh_shr(magnitude, 5);
-    vh rounded = vh_add(vh_add(magnitude, scale.offset), vh_and(kept, vh_set(1)));
-    vh code = f.mantissa == 3 ? vh_shr(rounded, 4) : vh_shr(rounded, 5);
-    return vh_or(vh_min(vh_and(code, normal), vh_set(f.largest_code)), vh_and(vh_shr(value, 8), vh_set(0x80)));
+/* The same in both halves of 32-bit lanes. */
+MX8_INLINE vi pair_offset(vi byte, struct f8_format f) {
+    vi above = vi_max(vi_sub(byte, vi_set(half_bias(f))), vi_set(0));
+    vi offset = vi_and(vi_sub(vi_shl(above, 7), vi_set(half_rounding(f))), vi_set(0xFFFF));
+    return vi_or(offset, vi_shl(offset, 16));
+}
+
+/* Codes of 32 values. `least` keeps the smallest code but zero of a lane, less a binade. */
+MX8_INLINE vb encode_halves(const struct halves *h, const vh *offset, struct f8_format f, vb *least) {
+    vh made[VB_HALVES];
+    for (int v = 0; v < VB_HALVES; v++) {
+        vh above = vh_subs(h->magnitude[v], offset[v]);
+        made[v] = f.mantissa == 3 ? vh_shr(above, 4) : vh_shr(above, 5);
+    }
+    vb packed = vb_pack(made);
+    *least = vb_min(*least, vb_sub(packed, vb_set(1 << f.mantissa)));
+    return vb_or(vb_min(vb_subs(packed, vb_set(BELOW << f.mantissa)), vb_set(f.largest_code)), h->sign);
+}
+
+/* Whether some lane's code was wrong. */
+MX8_INLINE int is_missed(vb least, struct f8_format f) {
+    return !vb_is_zero(vb_subs(vb_set(BELOW << f.mantissa), least));
 }
 
 MX8_INLINE vi magnitude_bits(vf value) { return vi_and(vf_bits(value), vi_set(0x7FFFFFFF)); }

@@ -1,13 +1,16 @@
 /* One cell of a quantizer: largest magnitudes, scales, codes, in one or both orientations.
  *
- * Codes are gathered in small buffers, a row of the cell or 32 columns of 64 rows, and leave from there: that is where
- * edges are cut off and strides applied, and where a column gets its 64 bytes, a whole cache line, at once. Outputs
- * larger than the caches go past them, which spares reading each line before it is overwritten.
+ * The arithmetic is on 16-bit lanes. bf16 is taken as it is; floats are cut to their upper half, made odd where that
+ * lost something, which no rule for scales and no rounding to a code can tell from the float itself, with the one
+ * exception that settle_amax deals with. A block with numbers too small for this, or whose saturated values are to be
+ * counted, is encoded from the source in f32. Both ways give the same bits.
  *
- * bf16 is encoded in 16-bit lanes; a block that holds a subnormal, or a number whose code is one, takes the f32 way,
- * and so does counting saturated values. Both ways give the same bits. */
-enum { CELL_COLS = 256, CELL_BLOCKS = CELL_COLS / MX8_BLOCK, CELL_MAX_ROWS = 256 };
-enum { STRIP_COLS = 32, STRIP_ROWS = 64 };
+ * Where columns are wanted the first pass copies the cell's halves to scratch, closely packed: the lines of a source
+ * whose rows are a power of two apart meet in few sets of the caches and would be gone when the codes are made. Codes
+ * leave from registers, whole cache lines at a time, and past the caches where the output is larger than those; 64 rows
+ * of a column are a line. While a cell is encoded the next one is prefetched. */
+enum { CELL_COLS = 256, CELL_MAX_ROWS = 256, CELL_ENTRIES = CELL_MAX_ROWS * CELL_COLS / MX8_BLOCK };
+enum { STRIP_ROWS = 64, STRIP_COLS = 64, GATHER_ROWS = 8, GATHER_BLOCKS = 4 };
 
 /* One cell. `rows` and `cols` are those that exist, row_limit the codes that a column gets: padding rows included. */
 struct cell {
@@ -15,15 +18,21 @@ struct cell {
     int64_t ld;
     int32_t dtype;
     int64_t rows, cols, row_limit;
+    int64_t pitch;          /* columns of a whole cell: of scratch, and of the scales of columns */
+    const uint16_t *halves; /* the values as 16 bits, and how far its rows are apart */
+    int64_t halves_ld;
+    const char *next; /* element (0,0) of the cell that follows, `next_ld` bytes a row; NULL: none */
+    int64_t next_ld;
     uint8_t *row_codes, *row_scales, *col_codes, *col_scales;
-    int stream;
+    int stream_rows, stream_cols; /* codes go past the caches */
 };
 
 /* Bits of the largest magnitudes and the scale bytes they give, by [line of blocks][block]: for rows a line is a row
- * and has CELL_BLOCKS blocks, for columns a line is 32 rows and has CELL_COLS. */
+ * and has a block for every 32 columns of the pitch, for columns a line is 32 rows and has the pitch's columns. */
 struct scales {
-    int32_t amax[CELL_MAX_ROWS * CELL_BLOCKS];
-    uint8_t byte[CELL_MAX_ROWS * CELL_BLOCKS];
+    int32_t amax[CELL_ENTRIES];
+    uint8_t byte[CELL_ENTRIES];
+    int hard; /* some block is NaN, or so small that halves cannot have its codes */
 };
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -48,247 +57,326 @@ static void merge_amax(int32_t *amax, int64_t lines, int64_t width, int64_t pitc
     }
 }
 
-static void scale_bytes(struct scales *s, int64_t n, int32_t rule, struct f8_format f) {
-    for (int64_t i = 0; i < n; i += MX8_VF) vi_store_u8(s->byte + i, compute_scales(vi_load(s->amax + i), rule, f));
+/* With `pairs`, amax becomes what encode_halves takes from magnitudes. */
+MX8_INLINE void find_scales(struct scales *s, int64_t n, int32_t rule, struct f8_format f, int pairs) {
+    const vi zero = vi_set(0), one = vi_set(1), last = vi_set(half_bias(f)), nan = vi_set(255);
+    vi hard = zero;
+    for (int64_t i = 0; i < n; i += MX8_VF) {
+        vi amax = vi_load(s->amax + i), byte = compute_scales(amax, rule, f);
+        vi some = vi_select(vi_gt(amax, zero), one, zero);
+        hard = vi_or(hard, vi_or(vi_select(vi_gt(byte, last), zero, some), vi_select(vi_eq(byte, nan), one, zero)));
+        vi_store_u8(s->byte + i, byte);
+        if (pairs) vi_store(s->amax + i, pair_offset(byte, f));
+    }
+    s->hard = vm_any(vi_gt(hard, zero));
+}
+
+static int32_t exact_amax(const struct cell *c, int64_t row, int64_t col, int64_t rows, int64_t cols) {
+    uint32_t most = 0;
+    for (int64_t r = row; r < row + rows; r++)
+        for (int64_t i = col; i < col + cols; i++) {
+            uint32_t bits = f32_bits(((const float *)c->src)[r * c->ld + i]) & 0x7FFFFFFF;
+            most = bits > most ? bits : most;
+        }
+    return (int32_t)most;
+}
+
+/* RCEIL treats one float unlike its neighbours (f.rounded), and cutting makes it one of them: blocks whose largest
+ * magnitude may be it are read again. Lines are `down` rows and blocks `across` columns large. */
+static void settle_amax(const struct cell *c, int32_t *amax, int64_t lines, int64_t width, int64_t pitch, int64_t down,
+    int64_t across, struct f8_format f) {
+    const int32_t suspect = (int32_t)((uint32_t)f.rounded >> 16 << 16 | 1 << 16);
+    for (int64_t l = 0; l < lines; l++)
+        for (int64_t i = 0; i < width; i++)
+            if (amax[l * pitch + i] == suspect)
+                amax[l * pitch + i] = exact_amax(c, l * down, i * across, down, across);
 }
 
 /* Copies n bytes to places a stride apart. */
-MX8_INLINE void scatter(uint8_t *to, int64_t stride, const uint8_t *from, int64_t n, int stream) {
-    if (stride != 1)
-        for (int64_t i = 0; i < n; i++) to[i * stride] = from[i];
-    else if (stream)
-        stream_bytes(to, from, n);
-    else if (n == STRIP_ROWS)
-        memcpy(to, from, STRIP_ROWS); /* known sizes are copied by vectors, others by calls or bytes */
-    else if (n == CELL_COLS)
-        memcpy(to, from, CELL_COLS);
-    else
+MX8_INLINE void scatter(uint8_t *to, int64_t stride, const uint8_t *from, int64_t n) {
+    if (stride == 1) {
         memcpy(to, from, (size_t)n);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) to[i * stride] = from[i];
 }
 
-MX8_INLINE const uint16_t *halves_at(const struct cell *c, int64_t row, int64_t col) {
-    return (const uint16_t *)c->src + row * c->ld + col;
+MX8_INLINE void prefetch_next(const struct cell *c, int32_t dtype, int64_t row, int64_t col) {
+    const char *at = c->next + row * c->next_ld + col * (dtype == MX8_BF16 ? 2 : 4);
+    if (!c->next) return;
+    __builtin_prefetch(at);
+    if (dtype != MX8_BF16) __builtin_prefetch(at + 64);
+}
+
+/* 32 values as halves. */
+MX8_INLINE void cut_halves(const struct cell *c, int32_t dtype, int64_t row, int64_t col, vh *to) {
+    for (int v = 0; v < VB_HALVES; v++) {
+        int64_t at = row * c->ld + col + v * 2 * MX8_VF;
+        if (dtype == MX8_BF16) {
+            to[v] = vh_load((const uint16_t *)c->src + at);
+            continue;
+        }
+        const float *p = (const float *)c->src + at;
+        to[v] = vh_round_odd(vf_bits(vf_load(p)), vf_bits(vf_load(p + MX8_VF)));
+    }
+}
+
+/* Lanes of bf16 magnitudes as bits of floats. */
+MX8_INLINE void store_amax(int32_t *amax, const vh *most) {
+    uint16_t lanes[MX8_BLOCK];
+    for (int v = 0; v < VB_HALVES; v++) vh_store(lanes + v * 2 * MX8_VF, most[v]);
+    for (int v = 0; v < MX8_BLOCK; v += MX8_VF) vi_store(amax + v, vf_bits(vf_load_bf16(lanes + v)));
+}
+
+/* Some rows of `across` blocks to scratch and the largest magnitudes of their columns. */
+MX8_INLINE void gather_blocks(const struct cell *c, int32_t dtype, int64_t row, int64_t end, int64_t col, int across,
+    uint16_t *to, int32_t *amax) {
+    vh most[GATHER_BLOCKS][VB_HALVES], value[VB_HALVES];
+    for (int b = 0; b < across; b++)
+        for (int v = 0; v < VB_HALVES; v++) most[b][v] = vh_set(0);
+    for (int64_t r = row; r < end; r++) {
+        for (int b = 0; b < across; b++) {
+            cut_halves(c, dtype, r, col + b * MX8_BLOCK, value);
+            for (int v = 0; v < VB_HALVES; v++) {
+                vh_store(to + r * c->pitch + col + b * MX8_BLOCK + v * 2 * MX8_VF, value[v]);
+                most[b][v] = vh_max(most[b][v], vh_and(value[v], vh_set(0x7FFF)));
+            }
+        }
+    }
+    for (int b = 0; b < across; b++) store_amax(amax + b * MX8_BLOCK, most[b]);
+}
+
+/* The cell's halves to scratch and, on the way, the largest magnitudes of its columns. Without columns to write, rows
+ * that do not exist are not there to be read either. */
+MX8_INLINE void gather_halves(const struct cell *c, int32_t dtype, uint16_t *to, int32_t *amax) {
+    int64_t cols = blocks_of(c->cols) * MX8_BLOCK, rows = c->col_codes ? blocks_of(c->rows) * MX8_BLOCK : c->rows;
+    for (int64_t row = 0; row < rows; row += MX8_BLOCK, amax += c->pitch) {
+        int64_t end = smaller(row + MX8_BLOCK, rows), col = 0;
+        for (; col + GATHER_BLOCKS * MX8_BLOCK <= cols; col += GATHER_BLOCKS * MX8_BLOCK)
+            gather_blocks(c, dtype, row, end, col, GATHER_BLOCKS, to, amax + col);
+        for (; col < cols; col += MX8_BLOCK) gather_blocks(c, dtype, row, end, col, 1, to, amax + col);
+    }
 }
 
 /* ---- rows ---- */
 
-/* Lane maxima of a block of 32 values in a row. */
-MX8_INLINE vi block_amax(const struct cell *c, int32_t dtype, int64_t row, int64_t col) {
-    if (dtype == MX8_BF16) {
-        const vh no_sign = vh_set(0x7FFF);
-        vh most = vh_and(vh_load(halves_at(c, row, col)), no_sign);
-        for (int v = 2 * MX8_VF; v < MX8_BLOCK; v += 2 * MX8_VF)
-            most = vh_max(most, vh_and(vh_load(halves_at(c, row, col + v)), no_sign));
-        return vi_shl(vi_max(vh_even(most), vh_odd(most)), 16);
-    }
-    vi most = vi_set(0);
-    for (int v = 0; v < MX8_BLOCK; v += MX8_VF)
-        most = vi_max(most, magnitude_bits(vf_load_as(c->src, row * c->ld + col + v, dtype)));
-    return most;
-}
-
-/* MX8_VF blocks at a time: their lane maxima, transposed, then the maximum of those vectors. */
-MX8_INLINE void row_amax(const struct cell *c, int32_t dtype, int32_t *amax) {
-    int64_t n = c->rows * CELL_BLOCKS, blocks = blocks_of(c->cols);
-    for (int64_t b = 0; b < n; b += MX8_VF) {
-        vf lanes[MX8_VF];
+/* MX8_VF blocks at a time; those past an edge are some other block's, and nobody asks for them. */
+MX8_INLINE void row_amax(const struct cell *c, int32_t *amax) {
+    int64_t pitch = c->pitch / MX8_BLOCK, n = c->rows * pitch, blocks = blocks_of(c->cols), row = 0, block = 0;
+    for (int64_t e = 0; e < n; e += MX8_VF) {
+        vh most[MX8_VF];
         for (int i = 0; i < MX8_VF; i++) {
-            int64_t row = (b + i) / CELL_BLOCKS, block = (b + i) % CELL_BLOCKS;
-            int exists = row < c->rows && block < blocks;
-            lanes[i] = vf_from_bits(exists ? block_amax(c, dtype, row, block * MX8_BLOCK) : vi_set(0));
+            int64_t from = row < c->rows && block < blocks ? row * c->halves_ld + block * MX8_BLOCK : 0;
+            most[i] = vh_and(vh_load(c->halves + from), vh_set(0x7FFF));
+            for (int v = 2 * MX8_VF; v < MX8_BLOCK; v += 2 * MX8_VF)
+                most[i] = vh_max(most[i], vh_and(vh_load(c->halves + from + v), vh_set(0x7FFF)));
+            if (++block == pitch) {
+                block = 0;
+                row++;
+            }
         }
-        vf_transpose(lanes);
-        vi most = vf_bits(lanes[0]);
-        for (int i = 1; i < MX8_VF; i++) most = vi_max(most, vf_bits(lanes[i]));
-        vi_store(amax + b, most);
+        vi_store(amax + e, vi_shl(vh_max_each(most), 16));
     }
 }
 
-MX8_INLINE void encode_block(const struct cell *c, int32_t dtype, int64_t row, int64_t col, uint8_t byte,
-    struct f8_format f, vi *clipped, uint8_t *to) {
-    vi codes[MX8_BLOCK / MX8_VF];
-    vf factor = invert_scales(vi_set(byte));
-    for (int v = 0; v < MX8_BLOCK / MX8_VF; v++) {
-        vf value = vf_mul(vf_load_as(c->src, row * c->ld + col + v * MX8_VF, dtype), factor);
-        codes[v] = encode_values(value, f, clipped);
+/* One block of a row from the source, in f32. */
+static __attribute__((noinline)) vb encode_block(const struct cell *c, int64_t row, int64_t col, uint8_t byte,
+    struct f8_format f, int64_t *clipped) {
+    uint8_t codes[MX8_BLOCK];
+    vi over = vi_set(0);
+    if (byte == 255) return vb_set(0x7F);
+    for (int v = 0; v < MX8_BLOCK; v += MX8_VF) {
+        vf value = vf_mul(vf_load_as(c->src, row * c->ld + col + v, c->dtype), invert_scales(vi_set(byte)));
+        vi_store_u8(codes + v, encode_values(value, f, &over));
     }
-    vi_store_u8_block(to, codes);
+    if (clipped) *clipped += sum_lanes(over);
+    return vb_load_lanes(codes);
 }
 
-/* 1 unless some value has to take the f32 way. */
-MX8_INLINE int encode_block_halves(const struct cell *c, int64_t row, int64_t col, uint8_t byte, struct f8_format f,
-    uint8_t *to) {
-    vh codes[MX8_BLOCK / (2 * MX8_VF)], missed = vh_set(0);
-    struct half_scale scale = describe_block_scale(byte, f);
-    for (int v = 0; v < MX8_BLOCK / (2 * MX8_VF); v++)
-        codes[v] = encode_halves(vh_load(halves_at(c, row, col + v * 2 * MX8_VF)), scale, f, &missed);
-    vh_store_u8_block(to, codes);
-    return vh_is_zero(missed);
+/* A block's codes to their place in a row. */
+MX8_INLINE void store_block(const struct mx8_quant_job *j, const struct cell *c, int64_t row, int64_t col, vb codes) {
+    int64_t step = j->row_code_stride[2];
+    uint8_t *to = c->row_codes + row * j->row_code_stride[1] + col * step, ordered[MX8_BLOCK];
+    if (step == 1 && c->cols - col >= MX8_BLOCK) {
+        if (c->stream_rows)
+            vb_stream_lanes(to, codes);
+        else
+            vb_store_lanes(to, codes);
+        return;
+    }
+    vb_store_lanes(ordered, codes);
+    scatter(to, step, ordered, smaller(MX8_BLOCK, c->cols - col));
 }
 
-MX8_INLINE int64_t row_encode(const struct mx8_quant_job *j, const struct cell *c, int32_t dtype, struct f8_format f,
-    int count, const uint8_t *bytes) {
-    vi clipped = vi_set(0);
-    for (int64_t r = 0; r < c->rows; r++, bytes += CELL_BLOCKS) {
-        uint8_t codes[CELL_COLS];
+/* What a cell's codes are made from. */
+struct encoder {
+    struct f8_format f;
+    int exact;                    /* everything in f32 */
+    int64_t *clipped;             /* rows: counts, where that is wanted */
+    const struct scales *row, *col;
+};
+
+/* Row codes of the 32 values in `h`. */
+MX8_INLINE void encode_row_block(const struct mx8_quant_job *j, const struct cell *c, const struct encoder *e,
+    const struct halves *h, int64_t row, int64_t col) {
+    int64_t at = row * (c->pitch / MX8_BLOCK) + col / MX8_BLOCK;
+    vb least = vb_set(255);
+    vh offset[VB_HALVES];
+    for (int v = 0; v < VB_HALVES; v++) offset[v] = vh_from_pairs(vi_set(e->row->amax[at]));
+    vb codes = encode_halves(h, offset, e->f, &least);
+    if (e->exact || is_missed(least, e->f)) codes = encode_block(c, row, col, e->row->byte[at], e->f, e->clipped);
+    store_block(j, c, row, col, codes);
+}
+
+MX8_INLINE void row_encode(const struct mx8_quant_job *j, const struct cell *c, int32_t dtype,
+    const struct encoder *e) {
+    for (int64_t r = 0; r < c->rows; r++) {
+        const uint16_t *halves = c->halves + r * c->halves_ld;
         for (int64_t at = 0; at < c->cols; at += MX8_BLOCK) {
-            uint8_t byte = bytes[at / MX8_BLOCK];
-            if (byte == 255)
-                memset(codes + at, 0x7F, MX8_BLOCK);
-            else if (dtype != MX8_BF16 || count || !encode_block_halves(c, r, at, byte, f, codes + at))
-                encode_block(c, dtype, r, at, byte, f, count ? &clipped : NULL, codes + at);
+            struct halves h = load_halves(halves + at, e->f);
+            prefetch_next(c, dtype, r, at);
+            encode_row_block(j, c, e, &h, r, at);
         }
-        scatter(c->row_codes + r * j->row_code_stride[1], j->row_code_stride[2], codes, c->cols, c->stream);
     }
-    return sum_lanes(clipped);
 }
 
-MX8_INLINE int64_t quantize_rows(const struct mx8_quant_job *j, const struct cell *c, int32_t dtype, struct f8_format f,
-    int count) {
-    struct scales s;
-    int64_t blocks = blocks_of(c->cols);
-    row_amax(c, dtype, s.amax);
-    merge_amax(s.amax, c->rows, blocks, CELL_BLOCKS, j->tile, j->group / MX8_BLOCK);
-    scale_bytes(&s, c->rows * CELL_BLOCKS, j->rule, f);
+/* s->amax becomes offsets. */
+MX8_INLINE void find_row_scales(const struct mx8_quant_job *j, const struct cell *c, int32_t dtype, struct f8_format f,
+    struct scales *s) {
+    int64_t blocks = blocks_of(c->cols), pitch = c->pitch / MX8_BLOCK;
+    row_amax(c, s->amax);
+    if (dtype != MX8_BF16 && j->rule == MX8_SCALE_RCEIL)
+        settle_amax(c, s->amax, c->rows, blocks, pitch, 1, MX8_BLOCK, f);
+    merge_amax(s->amax, c->rows, blocks, pitch, j->tile, j->group / MX8_BLOCK);
+    find_scales(s, c->rows * pitch, j->rule, f, 1);
     for (int64_t r = 0; r < c->rows; r++)
-        scatter(
-            c->row_scales + r * j->row_scale_stride[1], j->row_scale_stride[2], s.byte + r * CELL_BLOCKS, blocks, 0);
-    return row_encode(j, c, dtype, f, count, s.byte);
+        scatter(c->row_scales + r * j->row_scale_stride[1], j->row_scale_stride[2], s->byte + r * pitch, blocks);
 }
 
 /* ---- columns ---- */
 
-MX8_INLINE void col_amax(const struct cell *c, int32_t dtype, int32_t *amax) {
-    enum { STEP = 2 * MX8_VF };
-    for (int64_t r = 0; r < c->rows; r += MX8_BLOCK, amax += CELL_COLS) {
-        for (int64_t at = 0; at < c->cols; at += STEP) {
-            if (dtype == MX8_BF16) {
-                uint16_t lanes[STEP];
-                vh most = vh_set(0);
-                for (int64_t i = r; i < r + MX8_BLOCK; i++)
-                    most = vh_max(most, vh_and(vh_load(halves_at(c, i, at)), vh_set(0x7FFF)));
-                vh_store(lanes, most);
-                for (int v = 0; v < STEP; v += MX8_VF) vi_store(amax + at + v, vf_bits(vf_load_bf16(lanes + v)));
-                continue;
-            }
-            for (int v = 0; v < STEP; v += MX8_VF) {
-                vi most = vi_set(0);
-                for (int64_t i = r; i < r + MX8_BLOCK; i++)
-                    most = vi_max(most, magnitude_bits(vf_load_as(c->src, i * c->ld + at + v, dtype)));
-                vi_store(amax + at + v, most);
-            }
-        }
+/* A row of 32 columns from the source, in f32; `bytes` are the scales of these columns. NaN blocks get their code, a
+ * row that does not exist none. */
+static __attribute__((noinline)) vb encode_across(const struct cell *c, int64_t row, int64_t col, const uint8_t *bytes,
+    struct f8_format f, int64_t *clipped) {
+    uint8_t codes[MX8_BLOCK];
+    vi total = vi_set(0);
+    for (int v = 0; v < MX8_BLOCK; v += MX8_VF) {
+        vi scale = vi_load_u8(bytes + v), over = vi_set(0);
+        vm nan = vi_eq(scale, vi_set(255));
+        vf value = vf_mul(vf_load_as(c->src, row * c->ld + col + v, c->dtype), invert_scales(scale));
+        vi code = encode_values(value, f, &over);
+        total = vi_add(total, vi_select(nan, vi_set(0), over));
+        vi_store_u8(codes + v, vi_select(nan, vi_set(row < c->rows ? 0x7F : 0), code));
+    }
+    if (clipped) *clipped += sum_lanes(total);
+    return vb_load_lanes(codes);
+}
+
+/* Those of eight rows that are not as they should be, once more. */
+static __attribute__((noinline)) void encode_missed(const struct cell *c, const struct encoder *e, int64_t row,
+    int64_t col, const uint8_t *bytes, const vh *offset, vb *rows) {
+    for (int i = 0; i < GATHER_ROWS; i++) {
+        vb least = vb_set(255);
+        struct halves h = load_halves(c->halves + (row + i) * c->halves_ld + col, e->f);
+        encode_halves(&h, offset, e->f, &least);
+        if (e->exact || is_missed(least, e->f))
+            rows[i] = encode_across(c, row + i, col, bytes, e->f, e->row ? NULL : e->clipped);
     }
 }
 
-/* Codes of 32 columns by up to 64 rows, a column's together. */
+/* Codes of a strip: [32 columns][eight rows][vector of vb_gather8]. */
 struct strip {
-    uint8_t code[STRIP_COLS][STRIP_ROWS];
+    vb group[STRIP_COLS / MX8_BLOCK][STRIP_ROWS / GATHER_ROWS][8];
 };
 
-/* Word w of a column is rows 4w to 4w+3 of the block. Sixteen-lane vectors take two neighbouring vectors of columns, so
- * that the matrix of words is square for the transposition. */
-MX8_INLINE void strip_block(const struct cell *c, int32_t dtype, int64_t row, int64_t col, const uint8_t *bytes,
-    struct f8_format f, vi *clipped, struct strip *s) {
-    enum { WORDS = MX8_BLOCK / 4, SIDES = MX8_VF / WORDS };
-    for (int64_t at = 0; at < STRIP_COLS; at += SIDES * MX8_VF) {
-        vf words[MX8_VF];
-        for (int i = 0; i < MX8_VF; i++) {
-            int64_t from = at + i / WORDS * MX8_VF, r = row + i % WORDS * 4;
-            vi scale = vi_load_u8(bytes + from), word = vi_set(0), over = vi_set(0);
-            vf factor = invert_scales(scale);
-            for (int q = 3; q >= 0; q--) {
-                vf value = vf_mul(vf_load_as(c->src, (r + q) * c->ld + col + from, dtype), factor);
-                word = vi_or(vi_shl(word, 8), encode_values(value, f, clipped ? &over : NULL));
+/* One block's rows of a strip, and their row codes on the way if these are wanted: two vectors of a row, a cache line,
+ * one after the other. */
+MX8_INLINE void encode_strip_block(const struct mx8_quant_job *j, const struct cell *c, int32_t dtype,
+    const struct encoder *e, int64_t row, int64_t col, int64_t across, const uint8_t *bytes, struct strip *s) {
+    vh offset[STRIP_COLS / MX8_BLOCK][VB_HALVES];
+    for (int64_t h = 0; h < across; h++)
+        for (int v = 0; v < VB_HALVES; v++)
+            offset[h][v] = half_offset(vh_load_u8(bytes + h * MX8_BLOCK + v * 2 * MX8_VF), e->f);
+    for (int64_t r = row; r < row + MX8_BLOCK; r += GATHER_ROWS) {
+        vb rows[STRIP_COLS / MX8_BLOCK][GATHER_ROWS], least[STRIP_COLS / MX8_BLOCK] = {vb_set(255), vb_set(255)};
+        for (int i = 0; i < GATHER_ROWS; i++) {
+            const uint16_t *from = c->halves + (r + i) * c->halves_ld + col;
+            for (int64_t h = 0; h < across; h++) {
+                struct halves values = load_halves(from + h * MX8_BLOCK, e->f);
+                rows[h][i] = encode_halves(&values, offset[h], e->f, &least[h]);
+                prefetch_next(c, dtype, r + i, col + h * MX8_BLOCK);
+                if (e->row && r + i < c->rows) encode_row_block(j, c, e, &values, r + i, col + h * MX8_BLOCK);
             }
-            words[i] = vf_from_bits(word);
-            if (clipped) *clipped = vi_add(*clipped, vi_select(vi_eq(scale, vi_set(255)), vi_set(0), over));
         }
-        vf_transpose(words);
-        for (int i = 0; i < MX8_VF; i++)
-            for (int side = 0; side < SIDES; side++)
-                memcpy(s->code[at + side * MX8_VF + i] + row % STRIP_ROWS,
-                    (const uint8_t *)&words[i] + side * MX8_BLOCK, MX8_BLOCK);
+        for (int64_t h = 0; h < across; h++) {
+            if (e->exact || is_missed(least[h], e->f))
+                encode_missed(c, e, r, col + h * MX8_BLOCK, bytes + h * MX8_BLOCK, offset[h], rows[h]);
+            vb_gather8(rows[h]);
+            memcpy(s->group[h][r % STRIP_ROWS / GATHER_ROWS], rows[h], sizeof rows[h]);
+        }
     }
 }
 
-/* The same in 16-bit lanes, for as many rows as MX8_VF words hold; `bytes` are the scales of the first of them. Two
- * rows make a 16-bit lane, two of those a word. 1 unless some value has to take the f32 way. */
-MX8_INLINE int strip_halves(const struct cell *c, int64_t row, int64_t col, const uint8_t *bytes, struct f8_format f,
-    struct strip *s) {
-    enum { COLS = 2 * MX8_VF };
-    vh missed = vh_set(0);
-    for (int64_t at = 0; at < STRIP_COLS; at += COLS) {
-        vf low[MX8_VF], high[MX8_VF];
-        struct half_scale scale = {0};
-        for (int w = 0; w < MX8_VF; w++) {
-            int64_t r = row + 4 * w;
-            vh pair[2] = {vh_set(0), vh_set(0)};
-            if (r < c->rows) {
-                if (r % MX8_BLOCK == 0)
-                    scale = describe_half_scale(vh_load_u8(bytes + (r - row) / MX8_BLOCK * CELL_COLS + at), f);
-                for (int q = 0; q < 2; q++) {
-                    vh even = encode_halves(vh_load(halves_at(c, r + 2 * q, col + at)), scale, f, &missed);
-                    vh odd = encode_halves(vh_load(halves_at(c, r + 2 * q + 1, col + at)), scale, f, &missed);
-                    pair[q] = vh_or(even, vh_shl(odd, 8));
-                }
+/* 32 columns of a strip to where they belong. */
+MX8_INLINE void store_cols(const struct mx8_quant_job *j, const struct cell *c, int64_t row, int64_t col,
+    int64_t blocks, vb (*group)[8]) {
+    int64_t limit = smaller(blocks * MX8_BLOCK, c->row_limit - row), step = j->col_code_stride[1];
+    int64_t cols = smaller(MX8_BLOCK, c->cols - col), plain = step == 1 && limit == STRIP_ROWS;
+    uint8_t *to = c->col_codes + row * step + col * j->col_code_stride[2];
+    for (int i = 0; i < 8; i++) {
+        vb out[STRIP_ROWS / MX8_BLOCK][4];
+        for (int64_t b = 0; b < blocks; b++) vb_join4(&group[b * MX8_BLOCK / GATHER_ROWS][i], 8, out[b]);
+        for (int q = 0; q < 4; q++) {
+            int column = vb_lane(vb_position(i, q));
+            uint8_t *at = to + column * j->col_code_stride[2], codes[STRIP_ROWS];
+            if (column >= cols) continue;
+            if (plain && c->stream_cols) {
+                vb_stream(at, out[0][q]);
+                vb_stream(at + MX8_BLOCK, out[1][q]);
+            } else if (plain) {
+                vb_store(at, out[0][q]);
+                vb_store(at + MX8_BLOCK, out[1][q]);
+            } else {
+                for (int64_t b = 0; b < blocks; b++) vb_store(codes + b * MX8_BLOCK, out[b][q]);
+                scatter(at, step, codes, limit);
             }
-            low[w] = vf_from_bits(vh_zip_low(pair[0], pair[1]));
-            high[w] = vf_from_bits(vh_zip_high(pair[0], pair[1]));
-        }
-        vf_transpose(low);
-        vf_transpose(high);
-        for (int i = 0; i < MX8_VF; i++) {
-            uint8_t(*to)[STRIP_ROWS] = s->code + at + i / 4 * 8 + i % 4;
-            memcpy(to[0] + row % STRIP_ROWS, &low[i], sizeof low[i]);
-            memcpy(to[4] + row % STRIP_ROWS, &high[i], sizeof high[i]);
         }
     }
-    return vh_is_zero(missed);
 }
 
-/* One column of a strip: NaN blocks and padding rows put right, then out. */
-MX8_INLINE void store_col(const struct mx8_quant_job *j, const struct cell *c, int64_t row, int64_t col,
-    const uint8_t *bytes, uint8_t *codes) {
-    int64_t exist = smaller(STRIP_ROWS, c->rows - row);
-    int64_t limit = smaller(blocks_of(exist) * MX8_BLOCK, c->row_limit - row);
-    for (int64_t r = 0; r < exist; r += MX8_BLOCK) {
-        if (bytes[r / MX8_BLOCK * CELL_COLS + col] != 255) continue;
-        memset(codes + r, 0, MX8_BLOCK);
-        memset(codes + r, 0x7F, (size_t)smaller(MX8_BLOCK, exist - r));
-    }
-    uint8_t *to = c->col_codes + row * j->col_code_stride[1] + col * j->col_code_stride[2];
-    scatter(to, j->col_code_stride[1], codes, limit, c->stream);
-}
-
-MX8_INLINE int64_t col_encode(const struct mx8_quant_job *j, const struct cell *c, int32_t dtype, struct f8_format f,
-    int count, const uint8_t *bytes) {
-    vi clipped = vi_set(0);
-    for (int64_t row = 0; row < c->rows; row += STRIP_ROWS, bytes += STRIP_ROWS / MX8_BLOCK * CELL_COLS) {
-        int64_t end = smaller(row + STRIP_ROWS, c->rows);
+MX8_INLINE void strip_encode(const struct mx8_quant_job *j, const struct cell *c, int32_t dtype,
+    const struct encoder *e) {
+    const uint8_t *bytes = e->col->byte;
+    for (int64_t row = 0; row < c->rows; row += STRIP_ROWS, bytes += STRIP_ROWS / MX8_BLOCK * c->pitch) {
+        int64_t blocks = blocks_of(smaller(STRIP_ROWS, c->rows - row));
         for (int64_t col = 0; col < c->cols; col += STRIP_COLS) {
             struct strip s;
-            int done = dtype == MX8_BF16 && !count;
-            for (int64_t r = row; r < end && done; r += 4 * MX8_VF)
-                done = strip_halves(c, r, col, bytes + (r - row) / MX8_BLOCK * CELL_COLS + col, f, &s);
-            for (int64_t r = row; r < end && !done; r += MX8_BLOCK)
-                strip_block(
-                    c, dtype, r, col, bytes + (r - row) / MX8_BLOCK * CELL_COLS + col, f, count ? &clipped : NULL, &s);
-            for (int64_t i = 0; i < smaller(STRIP_COLS, c->cols - col); i++)
-                store_col(j, c, row, col + i, bytes, s.code[i]);
+            int64_t across = blocks_of(smaller(STRIP_COLS, c->cols - col));
+            for (int64_t b = 0; b < blocks; b++)
+                encode_strip_block(
+                    j, c, dtype, e, row + b * MX8_BLOCK, col, across, bytes + b * c->pitch + col, &s);
+            for (int64_t h = 0; h < across; h++) store_cols(j, c, row, col + h * MX8_BLOCK, blocks, s.group[h]);
         }
     }
-    return sum_lanes(clipped);
 }
 
-MX8_INLINE int64_t quantize_cols(const struct mx8_quant_job *j, const struct cell *c, int32_t dtype, struct f8_format f,
-    int count) {
-    struct scales s;
+/* The scales of a column lie together, or those of a line do. */
+static void store_col_scales(const struct mx8_quant_job *j, const struct cell *c, int64_t lines, const uint8_t *bytes) {
+    int64_t step = j->col_scale_stride[1], line = j->col_scale_stride[2];
+    for (int64_t l = 0; l < lines && line == 1; l++)
+        memcpy(c->col_scales + l * step, bytes + l * c->pitch, (size_t)c->cols);
+    for (int64_t i = 0; i < c->cols && line != 1; i++)
+        for (int64_t l = 0; l < lines; l++) c->col_scales[i * line + l * step] = bytes[l * c->pitch + i];
+}
+
+/* s->amax holds the largest magnitudes. */
+MX8_INLINE void find_col_scales(const struct mx8_quant_job *j, const struct cell *c, int32_t dtype, struct f8_format f,
+    struct scales *s) {
     int64_t lines = blocks_of(c->rows);
-    col_amax(c, dtype, s.amax);
-    merge_amax(s.amax, lines, c->cols, CELL_COLS, j->group / MX8_BLOCK, j->col_tile);
-    scale_bytes(&s, lines * CELL_COLS, j->rule, f);
-    for (int64_t b = 0; b < lines; b++)
-        scatter(c->col_scales + b * j->col_scale_stride[1], j->col_scale_stride[2], s.byte + b * CELL_COLS, c->cols, 0);
-    return col_encode(j, c, dtype, f, count, s.byte);
+    if (dtype != MX8_BF16 && j->rule == MX8_SCALE_RCEIL)
+        settle_amax(c, s->amax, lines, c->cols, c->pitch, MX8_BLOCK, 1, f);
+    merge_amax(s->amax, lines, c->cols, c->pitch, j->group / MX8_BLOCK, j->col_tile);
+    find_scales(s, lines * c->pitch, j->rule, f, 0);
+    store_col_scales(j, c, lines, s->byte);
 }

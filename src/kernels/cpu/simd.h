@@ -15,14 +15,19 @@
  *   vi_set load store load_part store_part add sub mul and or xor andnot(a,b) = ~a & b, max min (signed)
  *   vi_shl(v,n) vi_shr(v,n) vi_sar(v,n) by a constant, vi_gt vi_eq (a,b), vi_select
  *   vi_load_u8(p)  vi_load_u8_part(p,n)  vi_store_u8(p,v)  vi_store_u8_part(p,v,n)    bytes; a store keeps the low byte
- *   vi_store_u8_block(p,v)                                                            32 bytes from 32/MX8_VF vectors
  *   vf_load_e4m3(p)  vf_load_e5m2(p) and their _part forms                            codes to values, exact
  *   vf_transpose(r)                                                                   MX8_VF vectors, in place
- *   vh: 2 MX8_VF unsigned 16-bit lanes; vh_set load and or andnot add sub max min, vh_shl vh_shr, vh_gt (signed, to all
- *   ones), vh_is_zero(v); vh_load_u8(p) bytes; vh_store(p,v); vh_even(v) vh_odd(v) lanes 2i and 2i+1 as vi
- *   vh_store_u8_block(p,v)                                                            32 bytes from 16/MX8_VF vectors
- *   vh_zip_low(a,b) vh_zip_high(a,b)   vi of pairs a | b << 16; lane i holds column 8(i/4) + i%4, and that + 4
- *   stream_bytes(to,from,n)  stream_fence()     past the caches when `to` is aligned to 32 and n a multiple of it
+ *   vh: 2 MX8_VF unsigned 16-bit lanes; vh_set load store and or add sub subs (not below 0) max, vh_shl vh_shr by a
+ *   constant, vh_load_u8(p) bytes, vh_from_pairs(v) the halves of a vi
+ *   vh_round_odd(a,b)      bits of 2 MX8_VF floats as bf16: cut, and odd where something was lost (quantize_cell.inl)
+ *   vh_max_each(v)         vi: the largest lane of each of MX8_VF vectors
+ *   vb: 32 bytes; vb_set or min sub subs (not below 0) store, vb_is_zero(v), vb_stream(p,v) past the caches, p a
+ *   multiple
+ *   of 32, stream_fence() afterwards
+ *   vb_pack(v)  vb_pack_signs(v)        32 halves: low bytes (not above 255), 0x80 where negative; in the order of
+ *   vb_lane(p)
+ *   vb_load_lanes  vb_store_lanes  vb_stream_lanes                                    memory has the lanes in order
+ *   vb_gather8(r)          8 rows of 32 to groups of 8 that stood below each other; vb_join4 four of those to 32
  *   vm_and vm_or vm_any vm_first(n)
  *   vf_swap_pairs(v)  vf_even(v)  vf_odd(v)                                           lane i takes i^1, i & ~1, i | 1
  *   vf_sum(v)  vf_max_all(v)                                                          halves folded in order
@@ -49,6 +54,8 @@
 #else
 #include "kernels/cpu/simd_scalar.h"
 #endif
+
+#include "kernels/cpu/simd_bytes.h"
 
 /* Element i of an f32 or bf16 array. Called with a constant dtype from an inlined body, the choice costs nothing. */
 MX8_INLINE vf vf_load_as(const void *p, int64_t i, int32_t dtype) {

@@ -65,12 +65,6 @@ MX8_INLINE void vi_store_u8_part(uint8_t *p, vi v, int n) {
     for (int i = 0; i < n; i++) p[i] = (uint8_t)(bytes >> (8 * i));
 }
 
-/* The packs work inside the 128-bit halves; the permutation puts the words back in order. */
-MX8_INLINE void vi_store_u8_block(uint8_t *p, const vi v[4]) {
-    vi bytes = _mm256_packus_epi16(_mm256_packus_epi32(v[0], v[1]), _mm256_packus_epi32(v[2], v[3]));
-    bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-    _mm256_storeu_si256((__m256i *)(void *)p, bytes);
-}
 
 MX8_INLINE vf vf_set(float x) { return _mm256_set1_ps(x); }
 MX8_INLINE vf vf_load(const float *p) { return _mm256_loadu_ps(p); }
@@ -202,35 +196,34 @@ MX8_INLINE void vh_store(uint16_t *p, vh v) { _mm256_storeu_si256((__m256i *)(vo
 MX8_INLINE vh vh_load_u8(const uint8_t *p) {
     return _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)p));
 }
+MX8_INLINE vh vh_from_pairs(vi v) { return v; }
 MX8_INLINE vh vh_and(vh a, vh b) { return _mm256_and_si256(a, b); }
 MX8_INLINE vh vh_or(vh a, vh b) { return _mm256_or_si256(a, b); }
-MX8_INLINE vh vh_andnot(vh a, vh b) { return _mm256_andnot_si256(a, b); }
 MX8_INLINE vh vh_add(vh a, vh b) { return _mm256_add_epi16(a, b); }
 MX8_INLINE vh vh_sub(vh a, vh b) { return _mm256_sub_epi16(a, b); }
 MX8_INLINE vh vh_max(vh a, vh b) { return _mm256_max_epu16(a, b); }
-MX8_INLINE vh vh_min(vh a, vh b) { return _mm256_min_epu16(a, b); }
-MX8_INLINE vh vh_gt(vh a, vh b) { return _mm256_cmpgt_epi16(a, b); }
-MX8_INLINE int vh_is_zero(vh v) { return _mm256_testz_si256(v, v); }
-MX8_INLINE vi vh_even(vh v) { return _mm256_and_si256(v, _mm256_set1_epi32(0xFFFF)); }
-MX8_INLINE vi vh_odd(vh v) { return _mm256_srli_epi32(v, 16); }
-MX8_INLINE vi vh_zip_low(vh a, vh b) { return _mm256_unpacklo_epi16(a, b); }
-MX8_INLINE vi vh_zip_high(vh a, vh b) { return _mm256_unpackhi_epi16(a, b); }
+MX8_INLINE vh vh_subs(vh a, vh b) { return _mm256_subs_epu16(a, b); }
 #define vh_shl(v, n) _mm256_slli_epi16(v, n)
 #define vh_shr(v, n) _mm256_srli_epi16(v, n)
 
-MX8_INLINE void vh_store_u8_block(uint8_t *p, const vh v[2]) {
-    vh bytes = _mm256_permute4x64_epi64(_mm256_packus_epi16(v[0], v[1]), 0xD8);
-    _mm256_storeu_si256((__m256i *)(void *)p, bytes);
+MX8_INLINE vh vh_round_odd(vi a, vi b) {
+    const vi zero = _mm256_setzero_si256();
+    vh high = _mm256_packus_epi32(vi_shr(a, 16), vi_shr(b, 16));
+    vh low = _mm256_packus_epi32(_mm256_blend_epi16(a, zero, 0xAA), _mm256_blend_epi16(b, zero, 0xAA));
+    return _mm256_permute4x64_epi64(vh_or(high, _mm256_min_epu16(low, vh_set(1))), 0xD8);
 }
 
-MX8_INLINE void stream_bytes(uint8_t *to, const uint8_t *from, int64_t n) {
-    if (((uintptr_t)to | (uintptr_t)n) % 32 != 0) {
-        memcpy(to, from, (size_t)n);
-        return;
-    }
-    for (int64_t i = 0; i < n; i += 32)
-        _mm256_stream_si256((__m256i *)(void *)(to + i), _mm256_loadu_si256((const __m256i *)(const void *)(from + i)));
+/* Three rounds inside the 128-bit halves, then the halves. */
+MX8_INLINE vi vh_max_each(const vh v[8]) {
+    vh a[4], b[2];
+    for (int i = 0; i < 4; i++)
+        a[i] = vh_max(_mm256_unpacklo_epi16(v[i], v[4 + i]), _mm256_unpackhi_epi16(v[i], v[4 + i]));
+    for (int i = 0; i < 2; i++)
+        b[i] = vh_max(_mm256_unpacklo_epi16(a[i], a[2 + i]), _mm256_unpackhi_epi16(a[i], a[2 + i]));
+    vh c = vh_max(_mm256_unpacklo_epi16(b[0], b[1]), _mm256_unpackhi_epi16(b[0], b[1]));
+    return _mm256_cvtepu16_epi32(_mm_max_epu16(_mm256_castsi256_si128(c), _mm256_extracti128_si256(c, 1)));
 }
+
 MX8_INLINE void stream_fence(void) { _mm_sfence(); }
 
 #endif

@@ -47,10 +47,6 @@ MX8_INLINE void vi_store_u8(uint8_t *p, vi v) {
 MX8_INLINE void vi_store_u8_part(uint8_t *p, vi v, int n) {
     _mm_mask_storeu_epi8(p, vm_first(n), _mm512_cvtepi32_epi8(v));
 }
-MX8_INLINE void vi_store_u8_block(uint8_t *p, const vi v[2]) {
-    vi_store_u8(p, v[0]);
-    vi_store_u8(p + 16, v[1]);
-}
 
 MX8_INLINE vf vf_set(float x) { return _mm512_set1_ps(x); }
 MX8_INLINE vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
@@ -173,34 +169,44 @@ MX8_INLINE void vh_store(uint16_t *p, vh v) { _mm512_storeu_si512(p, v); }
 MX8_INLINE vh vh_load_u8(const uint8_t *p) {
     return _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(const void *)p));
 }
+MX8_INLINE vh vh_from_pairs(vi v) { return v; }
 MX8_INLINE vh vh_and(vh a, vh b) { return _mm512_and_si512(a, b); }
 MX8_INLINE vh vh_or(vh a, vh b) { return _mm512_or_si512(a, b); }
-MX8_INLINE vh vh_andnot(vh a, vh b) { return _mm512_andnot_si512(a, b); }
 MX8_INLINE vh vh_add(vh a, vh b) { return _mm512_add_epi16(a, b); }
 MX8_INLINE vh vh_sub(vh a, vh b) { return _mm512_sub_epi16(a, b); }
 MX8_INLINE vh vh_max(vh a, vh b) { return _mm512_max_epu16(a, b); }
-MX8_INLINE vh vh_min(vh a, vh b) { return _mm512_min_epu16(a, b); }
-MX8_INLINE vh vh_gt(vh a, vh b) { return _mm512_movm_epi16(_mm512_cmpgt_epi16_mask(a, b)); }
-MX8_INLINE int vh_is_zero(vh v) { return _mm512_test_epi16_mask(v, v) == 0; }
-MX8_INLINE vi vh_even(vh v) { return _mm512_and_si512(v, _mm512_set1_epi32(0xFFFF)); }
-MX8_INLINE vi vh_odd(vh v) { return _mm512_srli_epi32(v, 16); }
-MX8_INLINE vi vh_zip_low(vh a, vh b) { return _mm512_unpacklo_epi16(a, b); }
-MX8_INLINE vi vh_zip_high(vh a, vh b) { return _mm512_unpackhi_epi16(a, b); }
+MX8_INLINE vh vh_subs(vh a, vh b) { return _mm512_subs_epu16(a, b); }
 #define vh_shl(v, n) _mm512_slli_epi16(v, n)
 #define vh_shr(v, n) _mm512_srli_epi16(v, n)
 
-MX8_INLINE void vh_store_u8_block(uint8_t *p, const vh v[1]) {
-    _mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtepi16_epi8(v[0]));
+MX8_INLINE __m256i round_odd(vi v) {
+    __m256i high = _mm512_cvtepi32_epi16(vi_shr(v, 16)), low = _mm512_cvtepi32_epi16(v);
+    return _mm256_or_si256(high, _mm256_min_epu16(low, _mm256_set1_epi16(1)));
+}
+MX8_INLINE vh vh_round_odd(vi a, vi b) {
+    return _mm512_inserti64x4(_mm512_castsi256_si512(round_odd(a)), round_odd(b), 1);
 }
 
-MX8_INLINE void stream_bytes(uint8_t *to, const uint8_t *from, int64_t n) {
-    if (((uintptr_t)to | (uintptr_t)n) % 32 != 0) {
-        memcpy(to, from, (size_t)n);
-        return;
-    }
-    for (int64_t i = 0; i < n; i += 32)
-        _mm256_stream_si256((__m256i *)(void *)(to + i), _mm256_loadu_si256((const __m256i *)(const void *)(from + i)));
+/* The largest of the 128-bit quarters. */
+MX8_INLINE __m128i max_quarters(vh v) {
+    __m256i half = _mm256_max_epu16(_mm512_castsi512_si256(v), _mm512_extracti64x4_epi64(v, 1));
+    return _mm_max_epu16(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
 }
+
+/* Three rounds inside the quarters, then the quarters. */
+MX8_INLINE vi vh_max_each(const vh v[16]) {
+    vh a[8], b[4], c[2];
+    for (int i = 0; i < 8; i++)
+        a[i] = vh_max(_mm512_unpacklo_epi16(v[i], v[8 + i]), _mm512_unpackhi_epi16(v[i], v[8 + i]));
+    for (int i = 0; i < 4; i++)
+        b[i] = vh_max(_mm512_unpacklo_epi16(a[i], a[4 + i]), _mm512_unpackhi_epi16(a[i], a[4 + i]));
+    for (int i = 0; i < 2; i++)
+        c[i] = vh_max(_mm512_unpacklo_epi16(b[i], b[2 + i]), _mm512_unpackhi_epi16(b[i], b[2 + i]));
+    __m128i low = max_quarters(_mm512_unpacklo_epi16(c[0], c[1])); /* c[p] has vectors p, p + 2, p + 4 and so on */
+    __m128i high = max_quarters(_mm512_unpackhi_epi16(c[0], c[1]));
+    return _mm512_cvtepu16_epi32(_mm256_set_m128i(high, low));
+}
+
 MX8_INLINE void stream_fence(void) { _mm_sfence(); }
 
 #endif

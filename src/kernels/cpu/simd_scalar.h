@@ -54,9 +54,6 @@ MX8_INLINE void vi_store_u8_part(uint8_t *p, vi v, int n) {
     for (int i = 0; i < n; i++) p[i] = (uint8_t)v.v[i];
 }
 MX8_INLINE void vi_store_u8(uint8_t *p, vi v) { vi_store_u8_part(p, v, MX8_VF); }
-MX8_INLINE void vi_store_u8_block(uint8_t *p, const vi v[4]) {
-    for (int i = 0; i < 4; i++) vi_store_u8(p + i * MX8_VF, v[i]);
-}
 
 MX8_INLINE vf vf_set(float x) { MX8_LANES(vf, x); }
 MX8_INLINE vf vf_load(const float *p) { MX8_LANES(vf, p[i]); }
@@ -177,34 +174,24 @@ MX8_INLINE vh vh_set(int x) { MX8_HALF_LANES(x); }
 MX8_INLINE vh vh_load(const uint16_t *p) { MX8_HALF_LANES(p[i]); }
 MX8_INLINE vh vh_load_u8(const uint8_t *p) { MX8_HALF_LANES(p[i]); }
 MX8_INLINE void vh_store(uint16_t *p, vh v) { memcpy(p, &v, sizeof v); }
+MX8_INLINE vh vh_from_pairs(vi v) { MX8_HALF_LANES((uint32_t)v.v[i / 2] >> (i % 2 * 16)); }
 MX8_INLINE vh vh_and(vh a, vh b) { MX8_HALF_LANES(a.v[i] & b.v[i]); }
 MX8_INLINE vh vh_or(vh a, vh b) { MX8_HALF_LANES(a.v[i] | b.v[i]); }
-MX8_INLINE vh vh_andnot(vh a, vh b) { MX8_HALF_LANES(~a.v[i] & b.v[i]); }
 MX8_INLINE vh vh_add(vh a, vh b) { MX8_HALF_LANES(a.v[i] + b.v[i]); }
 MX8_INLINE vh vh_sub(vh a, vh b) { MX8_HALF_LANES(a.v[i] - b.v[i]); }
 MX8_INLINE vh vh_max(vh a, vh b) { MX8_HALF_LANES(a.v[i] > b.v[i] ? a.v[i] : b.v[i]); }
-MX8_INLINE vh vh_min(vh a, vh b) { MX8_HALF_LANES(a.v[i] < b.v[i] ? a.v[i] : b.v[i]); }
-MX8_INLINE vh vh_gt(vh a, vh b) { MX8_HALF_LANES((int16_t)a.v[i] > (int16_t)b.v[i] ? 0xFFFF : 0); }
+MX8_INLINE vh vh_subs(vh a, vh b) { MX8_HALF_LANES(a.v[i] > b.v[i] ? a.v[i] - b.v[i] : 0); }
 MX8_INLINE vh vh_shl(vh a, int n) { MX8_HALF_LANES(a.v[i] << n); }
 MX8_INLINE vh vh_shr(vh a, int n) { MX8_HALF_LANES(a.v[i] >> n); }
-MX8_INLINE int vh_is_zero(vh v) {
-    int any = 0;
-    for (int i = 0; i < 2 * MX8_VF; i++) any |= v.v[i];
-    return any == 0;
-}
-MX8_INLINE vi vh_even(vh v) { MX8_LANES(vi, v.v[2 * i]); }
-MX8_INLINE vi vh_odd(vh v) { MX8_LANES(vi, v.v[2 * i + 1]); }
-MX8_INLINE int32_t zip(vh a, vh b, int column) {
-    return (int32_t)((uint32_t)a.v[column] | (uint32_t)b.v[column] << 16);
-}
-MX8_INLINE vi vh_zip_low(vh a, vh b) { MX8_LANES(vi, zip(a, b, i / 4 * 8 + i % 4)); }
-MX8_INLINE vi vh_zip_high(vh a, vh b) { MX8_LANES(vi, zip(a, b, i / 4 * 8 + i % 4 + 4)); }
-
-MX8_INLINE void vh_store_u8_block(uint8_t *p, const vh v[2]) {
-    for (int i = 0; i < 32; i++) p[i] = (uint8_t)v[i / 16].v[i % 16];
+MX8_INLINE uint32_t round_odd(int32_t bits) { return (uint32_t)bits >> 16 | ((uint32_t)bits << 16 != 0); }
+MX8_INLINE vh vh_round_odd(vi a, vi b) { MX8_HALF_LANES(round_odd(i < MX8_VF ? a.v[i] : b.v[i - MX8_VF])); }
+MX8_INLINE vi vh_max_each(const vh v[MX8_VF]) {
+    vi r = vi_set(0);
+    for (int i = 0; i < MX8_VF; i++)
+        for (int l = 0; l < 2 * MX8_VF; l++) r.v[i] = v[i].v[l] > r.v[i] ? v[i].v[l] : r.v[i];
+    return r;
 }
 
-MX8_INLINE void stream_bytes(uint8_t *to, const uint8_t *from, int64_t n) { memcpy(to, from, (size_t)n); }
 MX8_INLINE void stream_fence(void) {}
 
 #endif
