@@ -1,5 +1,6 @@
 #!/bin/sh
-# bench/run_cpu --quick: builds, measures every part, leaves whole JSON. Ratios are not judged: machines are shared.
+# bench/run_cpu --quick and bench/growth.sh --quick: build, measure every part, leave whole JSON and a whole drawing.
+# Ratios are not judged: machines are shared.
 set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -16,3 +17,13 @@ assert all(0 < r["low"] <= r["ratio"] <= r["high"] for r in measured), measured
 END
 ! "$2/bench/run_cpu" --nonsense 2>"$folder/err" || { echo "--nonsense was taken"; exit 1; }
 grep -q nonsense "$folder/err"
+
+"$2/bench/growth.sh" --quick --build "$1" --out "$folder/growth" >"$folder/growth.out"
+for series in tokens experts layers length; do
+    [ "$(grep -c "^$series " "$folder/growth.out")" = 2 ] || { cat "$folder/growth.out"; exit 1; }
+done
+python3 - "$folder/growth/growth.svg" <<'END'
+import sys, xml.etree.ElementTree as tree
+lines = [e for e in tree.parse(sys.argv[1]).iter() if e.tag.endswith("circle")]
+assert len(lines) == 8, len(lines)
+END

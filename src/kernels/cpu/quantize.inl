@@ -8,8 +8,8 @@
  * blocks.
  *
  * Bytes moved: 2 (bf16) or 4 (f32) in, 1 + 1/32 out for each orientation. 2026-12-01, AMD EPYC (Zen 3) shared with
- * other work, AVX2, one thread, bf16 4096x4096, share of a copy's bandwidth for the same bytes: rows 0.65, columns
- * 0.32, both 0.32 (before: 0.46, 0.18, 0.23). Lines of a power of two apart are the worst case: see docs/cpu.md. */
+ * other work, AVX2, one thread, bf16, bench/run_cpu --only quantizer, share of a copy's bandwidth for the same bytes:
+ * rows 0.45 to 0.65, columns 0.3 to 0.4, both 0.2 to 0.3; docs/cpu.md says what holds them back. */
 #include "kernels/cpu/quantize_block.inl"
 #include <omp.h>
 
