@@ -3,6 +3,7 @@
 # address and undefined-behaviour sanitizers. Others, by name:
 #     quick      without the second round
 #     full       both rounds, the tests labelled `full`, valgrind and the thread sanitizer
+#     cuda       builds the CUDA backend, where nvcc is, and runs the tests that need a GPU, where one is
 #     python     the Python package, in an environment that it makes for itself
 #     soak       the fuzz targets, ten million inputs each; `soak RUNS TARGET...` for less
 #     lint       clang-tidy, cppcheck and shellcheck, where they are installed
@@ -20,12 +21,22 @@ soak | lint | coverage)
     install_packages $base_packages $test_packages
     exec "scripts/$command.sh" "$@"
     ;;
+cuda)
+    # shellcheck disable=SC2086 # a list of words
+    install_packages $base_packages $test_packages
+    command -v nvcc >/dev/null || {
+        echo "No nvcc here: the CUDA backend is neither built nor tested."
+        exit 75
+    }
+    build build-cuda -DMX8_CUDA=ON -DMX8_TESTS=ON -DMX8_WERROR=ON
+    exec ctest --test-dir build-cuda -L gpu --output-on-failure
+    ;;
 python)
     shift
     exec scripts/python.sh "$@"
     ;;
 *)
-    echo "usage: ./test.sh [quick | full | python | soak | lint | coverage]" >&2
+    echo "usage: ./test.sh [quick | full | cuda | python | soak | lint | coverage]" >&2
     exit 2
     ;;
 esac
