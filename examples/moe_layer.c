@@ -17,8 +17,15 @@ static void check(enum mx8_status status) {
     exit(1);
 }
 
-/* Runs one pass of an operator on inputs in the order of its schema (`mx8 ops NAME` prints it). The outputs' memory is
- * never given back: this is an example. */
+/* Memory of tensors; all of it is given back at the end. */
+static void *taken[128];
+static int n_taken;
+
+static void *take(size_t size) {
+    return taken[n_taken++] = calloc(1, size);
+}
+
+/* Runs one pass of an operator on inputs in the order of its schema (`mx8 ops NAME` prints it). */
 struct pass {
     const char *name;
     int backward;
@@ -33,8 +40,7 @@ static struct pass run(struct pass p) {
     check(mx8_infer_op(op, p.backward, &call));
     for (int i = 0; i < call.n_out; i++)
         if (call.out[i].ndim)
-            call.out[i].data =
-                calloc((size_t)mx8_count_elements(&call.out[i]) + 1, mx8_get_dtype_size(call.out[i].dtype));
+            call.out[i].data = take((size_t)(mx8_count_elements(&call.out[i]) + 1) * mx8_get_dtype_size(call.out[i].dtype));
     call.workspace = aligned_alloc(64, (call.workspace_size + 64) / 64 * 64);
     check(mx8_run_op(ctx, op, p.backward, &call));
     free(call.workspace);
@@ -49,7 +55,7 @@ static struct mx8_tensor make_random(double scale, int32_t ndim, const int64_t *
     static unsigned seed = 1;
     struct mx8_tensor t = mx8_make_tensor(NULL, MX8_F32, ndim, shape);
     int64_t n = mx8_count_elements(&t);
-    float *values = t.data = calloc((size_t)n, sizeof *values);
+    float *values = t.data = take((size_t)n * sizeof *values);
     for (int64_t i = 0; i < n; i++) {
         seed = seed * 1664525u + 1013904223u;
         values[i] = (float)(scale * ((double)(seed >> 8) / (1 << 23) - 1));
@@ -103,5 +109,6 @@ int main(void) {
     }
     printf("\n");
     mx8_destroy_context(ctx);
+    while (n_taken) free(taken[--n_taken]);
     return good ? 0 : 1;
 }

@@ -3,6 +3,7 @@
 
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,7 +45,8 @@ void *mx8i_reallocate(void *pointer, size_t size, const char *what) {
 
 void *mx8i_allocate_aligned(size_t size, size_t alignment, const char *what) {
     void *pointer = NULL;
-    if (is_refused() || posix_memalign(&pointer, alignment, size ? size : 1) != 0) pointer = NULL;
+    /* Asked for as much, AddressSanitizer's posix_memalign ends the program. */
+    if (size > PTRDIFF_MAX || is_refused() || posix_memalign(&pointer, alignment, size ? size : 1) != 0) pointer = NULL;
     return report(pointer, size, what);
 }
 
