@@ -181,6 +181,9 @@ struct mx8_kernels {
     enum mx8_status (*upload)(const struct mx8_exec *x, void *dst, const void *host_src, size_t bytes);
     enum mx8_status (*download)(const struct mx8_exec *x, void *host_dst, const void *src, size_t bytes); /* waits */
     enum mx8_status (*copy)(const struct mx8_exec *x, void *dst, const void *src, size_t bytes);
+    /* `lines` times `bytes`; a line starts that many bytes after the one before. Strides at least `bytes`. */
+    enum mx8_status (*copy_lines)(const struct mx8_exec *x, void *dst, size_t dst_stride, const void *src,
+                                  size_t src_stride, int64_t lines, size_t bytes);
     enum mx8_status (*fill)(const struct mx8_exec *x, void *dst, int32_t byte, size_t bytes);
     enum mx8_status (*synchronize)(const struct mx8_exec *x);
     /* Moments at which all that was asked for before is done. *timer (NULL at first) grows with the largest index; reading

@@ -124,6 +124,11 @@ static enum mx8_status timed_upload(const struct mx8_exec *x, void *dst, const v
 static enum mx8_status timed_copy(const struct mx8_exec *x, void *dst, const void *src, size_t bytes) {
     RUN(x, move("copy", 2 * (double)bytes), copy(x, dst, src, bytes));
 }
+static enum mx8_status timed_copy_lines(const struct mx8_exec *x, void *dst, size_t dst_stride, const void *src,
+    size_t src_stride, int64_t lines, size_t bytes) {
+    RUN(x, move("copy_lines", 2 * (double)lines * (double)bytes),
+        copy_lines(x, dst, dst_stride, src, src_stride, lines, bytes));
+}
 static enum mx8_status timed_fill(const struct mx8_exec *x, void *dst, int32_t byte, size_t bytes) {
     RUN(x, move("fill", (double)bytes), fill(x, dst, byte, bytes));
 }
@@ -162,6 +167,7 @@ static void fill_table(struct mx8_kernels *k) {
     if (k->quantize_from) k->quantize_from = timed_quantize_from;
     k->upload = timed_upload;
     k->copy = timed_copy;
+    k->copy_lines = timed_copy_lines;
     k->fill = timed_fill;
     k->add = timed_add;
     k->cast = timed_cast;

@@ -59,6 +59,7 @@ struct mx8_shard {
     int32_t unit;
     int64_t shape[3];      /* as gathered: with expert parallelism only this rank's experts */
     size_t full_at;        /* element offset in the unit's arrays */
+    size_t values_at;      /* the same among the gathered values, which converted tensors are not part of where codes travel */
     struct mx8_part_of part;
 };
 /* The part of a unit that one group of ranks shares, cut into one contiguous range a rank. */
@@ -68,18 +69,24 @@ struct mx8_segment {
     size_t local_at;       /* of this rank's range in the flat arrays */
     size_t *cut;           /* ranks + 1, from the segment's start */
     int32_t gather, reduce; /* tickets */
+    int32_t coded;          /* codes travel, of what is converted: gather.c */
+    size_t values_at;       /* in the unit's gathered values */
+    size_t message_at;      /* of what is on its way, in m->messages */
 };
+/* Which codes of a converted weight a pass reads: those along its rows forward, those along its columns backward. */
+enum mx8_code_forms { MX8_ROW_CODES = 1, MX8_COL_CODES = 2, MX8_ALL_CODES = 3 };
 /* What is gathered and reduced together: the embedding, each layer, final norm and head. One process has one unit, which
  * is always there: its arrays are the model's own. */
 struct mx8_unit {
     struct mx8_segment segment[2]; /* dense, experts (size 0: none) */
-    size_t elements, code_bytes;
-    int32_t slot;
+    size_t elements, code_bytes, value_elements;
+    int64_t first, end;            /* its tensors in the table */
+    int32_t slot, forms;           /* forms: enum mx8_code_forms that were gathered */
     enum mx8_unit_state { MX8_UNIT_ABSENT, MX8_UNIT_COMING, MX8_UNIT_HERE } state;
     uint8_t *values, *codes; /* gathered: bf16 or f32, and what is quantized from it */
     float *gradients;
 };
-struct mx8_slot { size_t values_at, codes_at, gradients_at; size_t elements, code_bytes; int32_t unit; /* in it; -1 */ };
+struct mx8_slot { size_t values_at, codes_at, gradients_at; size_t value_elements, code_bytes; int32_t unit; /* in it; -1 */ };
 
 /* Device memory outside the stacks, in one allocation ("io" of the plan). */
 struct mx8_io {
@@ -124,8 +131,9 @@ struct mx8_model {
     struct mx8_slot *slot;
     size_t *cuts;              /* of all segments */
     int32_t units, slots, reducing /* unit whose gradients are on their way, -1 */, adding;
-    size_t value_bytes, gradient_elements, receive_bytes;
-    uint8_t *gathered, *receive;
+    int32_t direction /* enum mx8_direction */, arriving /* unit in `messages`, -1 */;
+    size_t value_bytes, message_bytes, gradient_elements, receive_bytes;
+    uint8_t *gathered, *receive, *messages /* every rank's values and codes of one unit: behind `gathered` */;
     float *reduced;
     struct mx8_traffic_plan traffic;
     struct mx8_part *parts;    /* of an exchange of tokens */
@@ -230,9 +238,18 @@ static inline const struct mx8_shard *mx8i_get_shard(const struct mx8_model *m, 
     return &m->shard[p - m->params.param];
 }
 
+/* ---- gather.c: weights that travel as MXFP8 codes ---- */
+/* Room for the messages of all ranks, whatever is asked for of the unit. */
+size_t mx8i_count_messages(const struct mx8_model *m, int32_t unit);
+/* Quantizes this rank's part of the segment and sends it. Planning: counts. */
+enum mx8_status mx8i_send_codes(struct mx8_model *m, int32_t unit, int32_t experts);
+/* What has come to its places: as if the whole weights had been quantized here. */
+enum mx8_status mx8i_place_codes(struct mx8_model *m, int32_t unit, int32_t experts);
+
 /* ---- units.c: weights come before they are used, gradients go when they are complete. With one process all of these
  * return at once. ---- */
 enum { MX8_NO_UNIT = -1 };
+enum mx8_direction { MX8_VALIDATING, MX8_GOING_FORWARD, MX8_GOING_BACKWARD }; /* of a walk: which codes it reads */
 int32_t mx8i_get_embedding_unit(const struct mx8_model *m);
 int32_t mx8i_get_layer_unit(const struct mx8_model *m, int64_t layer); /* NO_UNIT outside the layers */
 int32_t mx8i_get_head_unit(const struct mx8_model *m);
@@ -281,6 +298,7 @@ enum mx8_status mx8i_round_for_control(
     struct mx8_model *m, struct mx8_tensor *t, const struct mx8_op_options *quantizer, int32_t is_gradient);
 enum mx8_status mx8i_dump_linear(struct mx8_model *m, const struct mx8_param *p, struct mx8_tensor x,
     struct mx8_tensor dy, struct mx8_tensor offsets);
+struct mx8_op_options mx8i_make_weight_quantizer(const struct mx8_model *m); /* weights.c */
 /* ---- weights.c: quantizes every converted weight of the unit ---- */
 enum mx8_status mx8i_walk_weights(struct mx8_model *m, int32_t unit);
 

@@ -30,6 +30,7 @@ struct mx8_model_options {
     struct mx8_dist *dist;          /* its groups; outlives the model; may be imagined, to plan with */
     int32_t keep_gathered;          /* weights stay gathered between forward and backward: more memory, fewer bytes sent */
     int32_t no_overlap;             /* every transfer is waited for where it starts: to measure what overlap hides */
+    int32_t gather_mxfp8;           /* converted weights are quantized by the rank that keeps them and travel as codes */
     int32_t dispatch_mxfp8;         /* tokens travel between expert parallel ranks as MXFP8 */
 };
 

@@ -26,6 +26,12 @@ static enum mx8_status check_options(
         return MX8_FAIL(MX8_INVALID_ARGUMENT, "%lld loss chunk rows, expected -1 (as fit the gradients), 0 (picked) to %d",
             (long long)o->loss_chunk_rows, INT32_MAX);
     }
+    if (o->gather_mxfp8 && !r->convert_linear && !r->convert_experts) {
+        return MX8_FAIL(MX8_INVALID_ARGUMENT,
+            "parallelism.fsdp_gather_dtype is mxfp8, but recipe %s converts no weights to MXFP8: expected "
+            "model.converters=mx, or bfloat16",
+            r->name);
+    }
     if (r->dtype != MX8_F32 && r->dtype != MX8_BF16) {
         return MX8_FAIL(MX8_INVALID_ARGUMENT, "recipe %s computes in %s, expected f32 or bf16", r->name,
             mx8_get_dtype_name(r->dtype));
@@ -120,7 +126,7 @@ static void sum_plan(struct mx8_model *m) {
         .saved = m->saved.peak,
         .scratch = m->scratch.peak,
         .buffers = m->params.buffer_elements * sizeof(float) + m->io_size,
-        .gathered = m->value_bytes,
+        .gathered = m->value_bytes + m->message_bytes,
         .reduced = training ? m->gradient_elements * sizeof(float) + m->receive_bytes : 0};
     struct mx8_memory_plan *p = &m->plan[0];
     p->total = p->masters + p->copies + p->codes + p->gradients + p->moments + p->saved + p->scratch + p->workspace +

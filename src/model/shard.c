@@ -16,7 +16,7 @@ static size_t align(size_t n, size_t to) {
 static void plan_one_process(struct mx8_model *m) {
     for (int64_t i = 0; i < m->params.count; i++) {
         const struct mx8_param *p = &m->params.param[i];
-        m->shard[i] = (struct mx8_shard){.full_at = p->at, .part = {0, p->count}};
+        m->shard[i] = (struct mx8_shard){.full_at = p->at, .values_at = p->at, .part = {0, p->count}};
         memcpy(m->shard[i].shape, p->shape, sizeof p->shape);
     }
     m->unit[0] = (struct mx8_unit){.elements = m->params.elements, .state = MX8_UNIT_HERE};
@@ -25,7 +25,12 @@ static void plan_one_process(struct mx8_model *m) {
 /* Elements of a tensor that a cut must not divide: whole MX blocks in both orientations, whole tiles of weights. */
 static size_t get_granule(const struct mx8_model *m, const struct mx8_param *p) {
     if (p->ndim == 1) return ALIGNMENT;
-    const int64_t tile = p->mxfp8 && m->recipe.weight_tile_rows > MX8_BLOCK ? m->recipe.weight_tile_rows : MX8_BLOCK;
+    int64_t tile = p->mxfp8 && m->recipe.weight_tile_rows > MX8_BLOCK ? m->recipe.weight_tile_rows : MX8_BLOCK;
+    if (p->mxfp8 && m->options.gather_mxfp8 && tile < m->recipe.weight_scale_group) {
+        /* what is quantized before it travels needs all blocks of a scale; experts' rows may be no multiple of them */
+        const int64_t N = p->shape[p->ndim - 2];
+        tile = p->ndim == 2 || N % m->recipe.weight_scale_group == 0 ? m->recipe.weight_scale_group : N;
+    }
     return (size_t)(tile * p->shape[p->ndim - 1]);
 }
 
@@ -59,6 +64,14 @@ static void find_part(const struct mx8_segment *g, int32_t rank, int64_t held_fr
     if (from < to) s->part = (struct mx8_part_of){held_from + (int64_t)(from - s->full_at), (int64_t)(to - from)};
 }
 
+static int32_t has_converted(const struct mx8_model *m, int32_t unit, int32_t experts) {
+    for (int64_t i = 0; i < m->params.count; i++) {
+        const struct mx8_param *p = &m->params.param[i];
+        if (p->mxfp8 && find_unit(m, p) == unit && (p->kind == MX8_PARAM_EXPERT) == experts) return 1;
+    }
+    return 0;
+}
+
 /* The dense tensors of a unit, or its experts: places, cuts, this rank's parts. */
 static enum mx8_status plan_segment(struct mx8_model *m, int32_t unit, int32_t experts, size_t **cuts) {
     struct mx8_unit *u = &m->unit[unit];
@@ -67,19 +80,25 @@ static enum mx8_status plan_segment(struct mx8_model *m, int32_t unit, int32_t e
     const int64_t owner = m->options.dist->group[MX8_GROUP_EXPERT].rank;
     struct mx8_run_of run[MOST_TENSORS];
     int64_t member[MOST_TENSORS], held[MOST_TENSORS], n = 0;
-    *g = (struct mx8_segment){.group = experts ? MX8_GROUP_EXPERT_SHARD : MX8_GROUP_SHARD, .at = u->elements};
+    *g = (struct mx8_segment){.group = experts ? MX8_GROUP_EXPERT_SHARD : MX8_GROUP_SHARD,
+        .at = u->elements,
+        .values_at = u->value_elements,
+        .coded = m->options.gather_mxfp8 && has_converted(m, unit, experts)};
     for (int64_t i = 0; i < m->params.count; i++) {
         struct mx8_param *p = &m->params.param[i];
         if (find_unit(m, p) != unit || (p->kind == MX8_PARAM_EXPERT) != experts) continue;
         if (n == MOST_TENSORS) return MX8_FAIL(MX8_INTERNAL, "%s is tensor %d of its layer", p->name, MOST_TENSORS + 1);
         struct mx8_shard *s = &m->shard[i];
-        *s = (struct mx8_shard){.unit = unit, .full_at = u->elements};
+        *s = (struct mx8_shard){.unit = unit, .full_at = u->elements, .values_at = u->value_elements};
         memcpy(s->shape, p->shape, sizeof p->shape);
         if (experts) s->shape[0] = m->experts_here;
         held[n] = experts ? p->count / p->shape[0] * m->experts_here : p->count;
         run[n] = (struct mx8_run_of){u->elements - g->at, (size_t)held[n], get_granule(m, p)};
         place_codes(u, p, held[n]);
         u->elements = align(u->elements + (size_t)held[n], ALIGNMENT);
+        if (!g->coded || !p->mxfp8) u->value_elements = align(u->value_elements + (size_t)held[n], ALIGNMENT);
+        if (!u->end || i < u->first) u->first = i;
+        if (i >= u->end) u->end = i + 1;
         member[n++] = i;
     }
     g->size = u->elements - g->at;
@@ -103,7 +122,7 @@ static void assign_slots(struct mx8_model *m) {
         if (m->options.keep_gathered) u->slot = i;
         struct mx8_slot *s = &m->slot[u->slot];
         s->unit = MX8_NO_UNIT;
-        if (s->elements < u->elements) s->elements = u->elements;
+        if (s->value_elements < u->value_elements) s->value_elements = u->value_elements;
         if (s->code_bytes < u->code_bytes) s->code_bytes = u->code_bytes;
     }
     const size_t width = mx8_get_dtype_size(m->recipe.dtype);
@@ -112,7 +131,7 @@ static void assign_slots(struct mx8_model *m) {
         struct mx8_slot *s = &m->slot[i];
         s->values_at = m->value_bytes;
         s->codes_at = m->params.code_bytes;
-        m->value_bytes += align(s->elements * width, CODE_ALIGNMENT);
+        m->value_bytes += align(s->value_elements * width, CODE_ALIGNMENT);
         m->params.code_bytes += align(s->code_bytes, CODE_ALIGNMENT);
     }
 }
@@ -150,6 +169,10 @@ static enum mx8_status plan_processes(struct mx8_model *m) {
         for (int32_t experts = 0; experts < 2; experts++) MX8_TRY(plan_segment(m, unit, experts, &cuts));
     }
     assign_slots(m);
+    for (int32_t unit = 0; unit < m->units; unit++) {
+        const size_t bytes = mx8i_count_messages(m, unit);
+        if (m->message_bytes < bytes) m->message_bytes = bytes;
+    }
     assign_gradients(m);
     const size_t most_rows = m->moe_layers ? (size_t)(2 * m->config.num_experts) : 0;
     m->parts = mx8i_allocate(most_rows * sizeof *m->parts, "messages of tokens");
@@ -167,7 +190,7 @@ static enum mx8_status plan_processes(struct mx8_model *m) {
 enum mx8_status mx8i_plan_shards(struct mx8_model *m) {
     const struct mx8_dist *d = m->options.dist;
     m->parallel = d && d->grid.world > 1;
-    m->reducing = MX8_NO_UNIT;
+    m->reducing = m->arriving = MX8_NO_UNIT;
     m->units = m->parallel ? (int32_t)m->config.n_layers + 2 : 1;
     m->slots = m->parallel && m->units < 3 ? 3 : m->options.keep_gathered ? m->units : 3;
     const int64_t degree = m->parallel ? d->grid.expert : 1;

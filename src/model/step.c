@@ -141,8 +141,10 @@ static enum mx8_status recompute_layer(struct mx8_model *m, struct mx8_layer *l)
 
 enum mx8_status mx8i_walk_training(struct mx8_model *m) {
     begin_walk(m);
+    m->direction = MX8_GOING_FORWARD;
     MX8_TRY(forward_for_training(m));
 
+    m->direction = MX8_GOING_BACKWARD;
     struct mx8_tensor d = m->stream_f /* once the final norm has read it */, y, sum, rstd;
     const int32_t head = mx8i_get_head_unit(m), embedding = mx8i_get_embedding_unit(m);
     size_t mark = m->scratch.used;
@@ -195,6 +197,7 @@ static enum mx8_status download_logits(
 
 enum mx8_status mx8i_walk_validation(struct mx8_model *m, float *logits) {
     begin_walk(m);
+    m->direction = MX8_VALIDATING;
     struct mx8_tensor x = mx8i_take_rows(&m->saved, m->recipe.dtype, m->T, m->config.dim), y, sum, rstd;
     size_t mark = m->saved.used;
     m->keep = 0;

@@ -22,6 +22,7 @@ static struct mx8_comm *get_group(const struct mx8_model *m, const struct mx8_se
 }
 
 void mx8i_place_units(struct mx8_model *m) {
+    if (m->gathered) m->messages = m->gathered + m->value_bytes;
     for (int32_t i = 0; i < m->units; i++) {
         struct mx8_unit *u = &m->unit[i];
         const struct mx8_slot *s = &m->slot[u->slot];
@@ -59,12 +60,22 @@ static enum mx8_status gather_segment(struct mx8_model *m, struct mx8_unit *u, s
     }
     const struct mx8_exec *x = &m->ctx->exec;
     const uint8_t *own = m->copies ? (uint8_t *)m->copies : (uint8_t *)m->masters;
-    uint8_t *place = u->values + s->at * width;
+    uint8_t *place = u->values + s->values_at * width;
     if (bytes) MX8_TRY(x->k->copy(x, place + from * width, own + s->local_at * width, bytes));
     if (c->size == 1) return MX8_OK;
     size_t *cut = m->cut_bytes;
     for (int32_t r = 0; r <= c->size; r++) cut[r] = s->cut[r] * width;
     return c->t->start_gather(c, place, cut, &s->gather);
+}
+
+/* Which codes of the unit are read before it is dropped. */
+static int32_t find_forms(const struct mx8_model *m, int32_t unit) {
+    if (!m->options.training || (m->direction == MX8_VALIDATING && !m->options.keep_gathered)) return MX8_ROW_CODES;
+    const int64_t layer = unit - 1;
+    /* backward follows at once */
+    if (m->options.keep_gathered || layer >= m->config.n_layers - 1) return MX8_ALL_CODES;
+    if (m->direction == MX8_GOING_FORWARD) return MX8_ROW_CODES;
+    return layer >= 0 && m->layer[layer].checkpointed ? MX8_ALL_CODES : MX8_COL_CODES;
 }
 
 static enum mx8_status start_gather(struct mx8_model *m, int32_t unit) {
@@ -76,7 +87,10 @@ static enum mx8_status start_gather(struct mx8_model *m, int32_t unit) {
     }
     slot->unit = unit;
     u->state = MX8_UNIT_COMING;
-    for (int32_t k = 0; k < 2; k++) MX8_TRY(gather_segment(m, u, &u->segment[k]));
+    u->forms = find_forms(m, unit);
+    for (int32_t k = 0; k < 2; k++) {
+        MX8_TRY(u->segment[k].coded ? mx8i_send_codes(m, unit, k) : gather_segment(m, u, &u->segment[k]));
+    }
     return MX8_OK;
 }
 
@@ -86,9 +100,11 @@ static enum mx8_status finish_gather(struct mx8_model *m, int32_t unit) {
     for (int32_t k = 0; k < 2 && !m->planning; k++) {
         struct mx8_segment *s = &u->segment[k];
         if (s->gather) MX8_TRY(get_group(m, s)->t->wait(get_group(m, s), &s->gather));
+        if (s->coded) MX8_TRY(mx8i_place_codes(m, unit, k));
     }
+    if (m->arriving == unit) m->arriving = MX8_NO_UNIT;
     u->state = MX8_UNIT_HERE;
-    return mx8i_walk_weights(m, unit);
+    return m->options.gather_mxfp8 ? MX8_OK : mx8i_walk_weights(m, unit);
 }
 
 enum mx8_status mx8i_use_unit(struct mx8_model *m, int32_t unit, int32_t next) {
@@ -101,6 +117,7 @@ enum mx8_status mx8i_use_unit(struct mx8_model *m, int32_t unit, int32_t next) {
 static void empty_unit(struct mx8_model *m, int32_t unit) {
     struct mx8_unit *u = &m->unit[unit];
     if (m->slot[u->slot].unit == unit) m->slot[u->slot].unit = MX8_NO_UNIT;
+    if (m->arriving == unit) m->arriving = MX8_NO_UNIT;
     u->state = MX8_UNIT_ABSENT;
 }
 

@@ -3,7 +3,7 @@
 #include "model/internal.h"
 #include "base/error.h"
 
-static struct mx8_op_options make_quantizer_options(const struct mx8_model *m) {
+struct mx8_op_options mx8i_make_weight_quantizer(const struct mx8_model *m) {
     const struct mx8_recipe *r = &m->recipe;
     return (struct mx8_op_options){.scale_rule = r->scale_rule,
         .scale_group = r->weight_scale_group,
@@ -16,7 +16,7 @@ static enum mx8_status quantize_matrix(struct mx8_model *m, const struct mx8_for
         .n_in = 1,
         .out = {w->row, w->row_scale, w->col, w->col_scale},
         .n_out = 4,
-        .options = make_quantizer_options(m)};
+        .options = mx8i_make_weight_quantizer(m)};
     return mx8i_call(m, MX8_OP_QUANTIZE_BOTH, 0, &call);
 }
 
@@ -29,10 +29,10 @@ static enum mx8_status quantize_experts(struct mx8_model *m, const struct mx8_fo
         .out = {mx8_make_tensor(w->row.data, w->row.dtype, 2, values),
             mx8_make_tensor(w->row_scale.data, MX8_F8_E8M0, 2, scales)},
         .n_out = 2,
-        .options = make_quantizer_options(m)};
+        .options = mx8i_make_weight_quantizer(m)};
     MX8_TRY(mx8i_call(m, MX8_OP_QUANTIZE_ROWS, 0, &call));
     struct mx8_op_call call_3d = {
-        .in = {w->hp}, .n_in = 1, .out = {w->col, w->col_scale}, .n_out = 2, .options = make_quantizer_options(m)};
+        .in = {w->hp}, .n_in = 1, .out = {w->col, w->col_scale}, .n_out = 2, .options = mx8i_make_weight_quantizer(m)};
     return mx8i_call(m, MX8_OP_QUANTIZE_3D, 0, &call_3d);
 }
 
@@ -45,7 +45,7 @@ enum mx8_status mx8i_walk_weights(struct mx8_model *m, int32_t unit) {
         const struct mx8_param *p = &m->params.param[i];
         if (!p->mxfp8 || m->shard[i].unit != unit) continue;
         struct mx8_forms w = mx8i_view_weight(m, p);
-        struct mx8_op_options options = make_quantizer_options(m);
+        struct mx8_op_options options = mx8i_make_weight_quantizer(m);
         MX8_TRY(mx8i_round_for_control(m, &w.hp, &options, 0));
         MX8_TRY(p->ndim == 3 ? quantize_experts(m, &w) : quantize_matrix(m, &w));
         m->scratch.used = mark;

@@ -140,6 +140,8 @@ const struct mx8_option mx8i_option_table[] = {
     {INT("parallelism.data_parallel_shard_degree", "-1", -1, MANY, "processes that share weights; -1: what is there")},
     {CHOICE("parallelism.fsdp_reshard_after_forward", "default", "default|always|never",
         "never: a layer's gathered weights stay for the backward pass; default: always")},
+    {CHOICE("parallelism.fsdp_gather_dtype", "bfloat16", "bfloat16|mxfp8",
+        "mxfp8: converted weights travel as the codes that the pass reads")},
     {BOOL("parallelism.fsdp_overlap", "true", "weights and gradients travel while layers compute")},
     {INT("parallelism.tensor_parallel_degree", "1", 0, 0, ONLY "no tensor parallelism")},
     {BOOL("parallelism.disable_loss_parallel", "false", IDLE "only with tensor parallelism")},

@@ -30,6 +30,7 @@ enum mx8_status mx8i_resolve_parallel(
     job->save_for_all_ranks = mx8i_get_bool(o, "metrics.save_for_all_ranks");
     job->model.keep_gathered = !strcmp(mx8i_get_text(o, "parallelism.fsdp_reshard_after_forward"), "never");
     job->model.no_overlap = !mx8i_get_bool(o, "parallelism.fsdp_overlap");
+    job->model.gather_mxfp8 = !strcmp(mx8i_get_text(o, "parallelism.fsdp_gather_dtype"), "mxfp8");
     job->model.dispatch_mxfp8 = !strcmp(mx8i_get_text(o, "parallelism.expert_parallel_dtype"), "mxfp8");
     return MX8_OK;
 }

@@ -3,9 +3,10 @@
  *   products    2 operations a weight and token forward, 4 backward, 2 more where a layer runs again; converted tensors
  * at the MXFP8 rate, the others at the bf16 rate elements    about 50 passes over (tokens, dim) bf16 values forward and
  * 100 backward in each layer weights     each gathered weight is read once (2 bytes) and its codes are written in two
- * orientations (2.06 bytes) gather,     bytes that arrive over the group's bandwidth, and one latency a unit; hidden
- * behind computing but for reduce      the first unit's gather and the last unit's reduction dispatch    four exchanges
- * a MoE layer, six where it runs again; nothing hides them sum         over the replicas, once a step, nothing hides it
+ * orientations (2.06 bytes); gathered as codes, those are copied once gather,     bytes that arrive over the group's
+ * bandwidth, and one latency a unit; hidden behind computing but for reduce      the first unit's gather and the last
+ * unit's reduction dispatch    four exchanges a MoE layer, six where it runs again; nothing hides them sum         over
+ * the replicas, once a step, nothing hides it
  */
 #include "train/predict.h"
 #include <math.h>
@@ -75,14 +76,28 @@ static void predict_computing(const struct mx8_job *job, const struct mx8_model 
     p->elements = (double)c->n_layers * T * (double)c->dim * 2 * (150 + 50 * *again) / gpu->hbm;
 }
 
-static double get_converted_bytes(const struct mx8_param_table *t, int64_t experts_here, int64_t experts) {
-    double bytes = 0;
+/* Converted weights that a gather brings here. */
+static double count_converted(const struct mx8_param_table *t, int64_t experts_here, int64_t experts) {
+    double weights = 0;
     for (int64_t i = 0; i < t->count; i++) {
         const struct mx8_param *w = &t->param[i];
         const double held = w->kind == MX8_PARAM_EXPERT ? (double)experts_here / (double)experts : 1;
-        if (w->mxfp8) bytes += (double)w->count * held * 4.06;
+        if (w->mxfp8) weights += (double)w->count * held;
     }
-    return bytes;
+    return weights;
+}
+
+/* Bytes that weights cost in memory in a microbatch: read and quantized in both orientations wherever they were
+ * gathered; or codes of one orientation a pass, of both where a layer runs again, that arrive and are moved to their
+ * places (the own share is quantized, too). */
+static double count_weight_bytes(const struct mx8_job *job, const struct mx8_param_table *t, double again) {
+    const int64_t E = job->config.num_experts;
+    const double weights = count_converted(t, E / job->grid.expert, E), codes = 1.03;
+    const int32_t sharded = job->grid.world > 1, gathers = sharded && !job->model.keep_gathered ? 2 : 1;
+    if (!sharded || !job->model.gather_mxfp8) return gathers * weights * (2 + 2 * codes);
+    const double orientations = 2 + (job->model.keep_gathered ? 0 : again);
+    const double own = count_converted(t, E, E) / job->grid.shard;
+    return weights * 2 * codes * orientations + own * (2 * gathers + codes * orientations);
 }
 
 static void predict_traffic(const struct mx8_job *job, const struct mx8_model *m, const struct mx8_gpu *gpu,
@@ -115,10 +130,7 @@ void mx8i_predict_step(
     *p = (struct mx8_prediction){0};
     predict_computing(job, m, gpu, &again, p);
     predict_traffic(job, m, gpu, again, p);
-    const int32_t gathers = job->grid.world > 1 && !job->model.keep_gathered ? 2 : 1;
-    p->weights = gathers *
-                 get_converted_bytes(table, job->config.num_experts / job->grid.expert, job->config.num_experts) /
-                 gpu->hbm;
+    p->weights = count_weight_bytes(job, table, again) / gpu->hbm;
     p->optimizer = (double)table->elements * 30 / gpu->hbm; /* reads 16 bytes an element, writes 14 */
     const double computing = p->products + p->attention + p->elements + p->weights;
     const double moving = p->gather + p->reduce, first = moving / units;

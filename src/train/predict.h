@@ -20,7 +20,7 @@ const struct mx8_gpu *mx8i_find_gpu(const char *name); /* "h200", "b200"; NULL: 
 
 /* Seconds of one step and its parts; what is hidden behind computing is in `hidden`, not in `step`. */
 struct mx8_prediction {
-    double products, attention, elements, weights /* quantized after each gather */, optimizer;
+    double products, attention, elements, weights /* quantized, or put in place, with each gather */, optimizer;
     double gather, reduce, dispatch, sum, hidden, step;
     double tokens_per_second; /* of one GPU */
     double mfu;

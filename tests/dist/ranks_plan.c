@@ -18,14 +18,18 @@ static enum mx8_status count_allocation(const struct mx8_exec *x, size_t bytes, 
 static const struct {
     int64_t replicate, expert;
     const char *recipe;
-    int32_t keep, plain, tokens_mxfp8, ac;
+    int32_t keep, plain, tokens_mxfp8, ac, codes;
 } cases[] = {
-    {1, 1, "f32", 0, 0, 0, MX8_AC_NONE},
-    {1, 1, "mxfp8_moe", 0, 1, 0, MX8_AC_FULL},
-    {2, 1, "bf16", 0, 0, 0, MX8_AC_OPS},
-    {1, 2, "mxfp8_moe", 1, 0, 0, MX8_AC_NONE},
-    {1, 4, "mxfp8_moe", 0, 0, 1, MX8_AC_FULL},
-    {2, 2, "bf16", 0, 0, 0, MX8_AC_NONE},
+    {1, 1, "f32", 0, 0, 0, MX8_AC_NONE, 0},
+    {1, 1, "mxfp8_moe", 0, 1, 0, MX8_AC_FULL, 0},
+    {2, 1, "bf16", 0, 0, 0, MX8_AC_OPS, 0},
+    {1, 2, "mxfp8_moe", 1, 0, 0, MX8_AC_NONE, 0},
+    {1, 4, "mxfp8_moe", 0, 0, 1, MX8_AC_FULL, 0},
+    {2, 2, "bf16", 0, 0, 0, MX8_AC_NONE, 0},
+    {1, 1, "mxfp8_moe", 0, 0, 0, MX8_AC_NONE, 1},
+    {1, 2, "mxfp8_moe", 1, 0, 1, MX8_AC_NONE, 1},
+    {2, 2, "mxfp8_moe", 0, 1, 0, MX8_AC_FULL, 1},
+    {1, 4, "mxfp8_moe", 0, 0, 0, MX8_AC_OPS, 1},
 };
 
 static void check_case(size_t i) {
@@ -43,6 +47,7 @@ static void check_case(size_t i) {
         .ac_mode = cases[i].ac,
         .keep_gathered = cases[i].keep,
         .no_overlap = cases[i].plain,
+        .gather_mxfp8 = cases[i].codes,
         .dispatch_mxfp8 = cases[i].tokens_mxfp8};
     struct mx8_context *ctx = make_context(1);
     struct mx8_kernels counting = *ctx->exec.k;

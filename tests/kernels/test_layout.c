@@ -142,6 +142,25 @@ static void padding(const struct mx8_kernels *k) {
     for (int i = 0; i < N_PAD_CASES; i++) check_pad(k, &pad_cases[i]);
 }
 
+/* Lines of one byte, of odd and of whole length, few and enough for several threads; what lies between them stays. */
+static void check_lines(const struct mx8_exec *x, const uint8_t *from, uint8_t *to) {
+    static const struct {
+        int64_t lines;
+        size_t bytes, from_stride, to_stride;
+    } cases[] = {{0, 5, 5, 5}, {3, 0, 1, 1}, {1, 33, 33, 40}, {37, 1, 1, 3}, {31, 32, 32, 96}, {5000, 301, 305, 320}, {7, 64, 64, 64}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const size_t from_stride = cases[i].from_stride, to_stride = cases[i].to_stride;
+        memset(to, POISON, (size_t)cases[i].lines * to_stride + 1);
+        assert_ok(x->k->copy_lines(x, to, to_stride, from, from_stride, cases[i].lines, cases[i].bytes));
+        for (size_t line = 0; line < (size_t)cases[i].lines; line++) {
+            for (size_t b = 0; b < to_stride; b++) {
+                assert_int_equal(to[line * to_stride + b], b < cases[i].bytes ? from[line * from_stride + b] : POISON);
+            }
+        }
+        assert_int_equal(to[(size_t)cases[i].lines * to_stride], POISON);
+    }
+}
+
 /* Long enough for several pieces, and no whole number of them. */
 static void memory(const struct mx8_kernels *k) {
     enum { SIZE = 3 * 1024 * 1024 + 17 };
@@ -158,6 +177,7 @@ static void memory(const struct mx8_kernels *k) {
     assert_ok(k->copy(&x, b, a, SIZE));
     assert_memory_equal(a, b, SIZE);
     assert_int_equal(((uint8_t *)b)[SIZE], POISON);
+    check_lines(&x, a, b);
     assert_ok(k->fill(&x, b, 0, 0));
     assert_ok(k->upload(&x, b, "mx8", 4));
     assert_ok(k->download(&x, a, b, 4));

@@ -58,6 +58,12 @@ static void test_directions(void **state) {
     assert_true(plain.hidden == 0 && plain.step > eight.step);
     assert_true(fabs(plain.step - eight.step - eight.hidden) < 1e-9);
 
+    const struct mx8_prediction values = PREDICT(8, "--activation_checkpoint.mode=none", MX);
+    const struct mx8_prediction codes =
+        PREDICT(8, "--activation_checkpoint.mode=none", MX, "--parallelism.fsdp_gather_dtype=mxfp8");
+    assert_true(codes.gather < values.gather && codes.reduce == values.reduce && codes.bytes < values.bytes);
+    assert_true(codes.products == values.products && codes.weights < 1.2 * values.weights && codes.weights > 0);
+
     const struct mx8_prediction hybrid =
         PREDICT(16, "--activation_checkpoint.mode=none", "--parallelism.data_parallel_replicate_degree=2");
     assert_true(hybrid.sum > 0);

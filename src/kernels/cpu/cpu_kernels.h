@@ -11,6 +11,8 @@ extern const struct mx8_kernels mx8i_kernels_scalar, mx8i_kernels_avx2, mx8i_ker
 enum mx8_status mx8i_cpu_allocate(const struct mx8_exec *x, size_t bytes, void **out);
 void mx8i_cpu_release(const struct mx8_exec *x, void *p);
 enum mx8_status mx8i_cpu_copy(const struct mx8_exec *x, void *dst, const void *src, size_t bytes);
+enum mx8_status mx8i_cpu_copy_lines(const struct mx8_exec *x, void *dst, size_t dst_stride, const void *src,
+                                    size_t src_stride, int64_t lines, size_t bytes);
 enum mx8_status mx8i_cpu_fill(const struct mx8_exec *x, void *dst, int32_t byte, size_t bytes);
 enum mx8_status mx8i_cpu_synchronize(const struct mx8_exec *x);
 

@@ -31,6 +31,15 @@ enum mx8_status mx8i_cpu_copy(const struct mx8_exec *x, void *dst, const void *s
     return MX8_OK;
 }
 
+enum mx8_status mx8i_cpu_copy_lines(const struct mx8_exec *x, void *dst, size_t dst_stride, const void *src,
+    size_t src_stride, int64_t lines, size_t bytes) {
+#pragma omp parallel for num_threads(x->threads) schedule(static) if ((size_t)lines * bytes > MX8_COPY_PIECE)
+    for (int64_t i = 0; i < lines; i++) {
+        memcpy((char *)dst + (size_t)i * dst_stride, (const char *)src + (size_t)i * src_stride, bytes);
+    }
+    return MX8_OK;
+}
+
 enum mx8_status mx8i_cpu_fill(const struct mx8_exec *x, void *dst, int32_t byte, size_t bytes) {
     size_t pieces = (bytes + MX8_COPY_PIECE - 1) / MX8_COPY_PIECE;
 #pragma omp parallel for num_threads(x->threads) schedule(static) if (pieces > 1)

@@ -32,6 +32,7 @@ const struct mx8_kernels MX8_ISA_TABLE = {
     .upload = mx8i_cpu_copy,
     .download = mx8i_cpu_copy,
     .copy = mx8i_cpu_copy,
+    .copy_lines = mx8i_cpu_copy_lines,
     .fill = mx8i_cpu_fill,
     .synchronize = mx8i_cpu_synchronize,
     .mark = mx8i_cpu_mark,

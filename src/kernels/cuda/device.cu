@@ -39,6 +39,13 @@ static enum mx8_status copy(const struct mx8_exec *x, void *dst, const void *src
     CUDA_TRY(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, stream_of(x)), "copy");
     return MX8_OK;
 }
+static enum mx8_status copy_lines(const struct mx8_exec *x, void *dst, size_t dst_stride, const void *src,
+                                  size_t src_stride, int64_t lines, size_t bytes) {
+    if (lines <= 0 || !bytes) return MX8_OK;
+    CUDA_TRY(cudaMemcpy2DAsync(dst, dst_stride, src, src_stride, bytes, (size_t)lines, cudaMemcpyDeviceToDevice,
+                               stream_of(x)), "copy_lines");
+    return MX8_OK;
+}
 static enum mx8_status fill(const struct mx8_exec *x, void *dst, int32_t byte, size_t bytes) {
     CUDA_TRY(cudaMemsetAsync(dst, byte, bytes, stream_of(x)), "fill");
     return MX8_OK;
@@ -54,7 +61,7 @@ static struct mx8_kernels make_table(const char *name) {
     k.name = name;
     k.scratch_size = scratch_size;
     k.allocate = allocate; k.release = release; k.upload = upload; k.download = download;
-    k.copy = copy; k.fill = fill; k.synchronize = synchronize;
+    k.copy = copy; k.copy_lines = copy_lines; k.fill = fill; k.synchronize = synchronize;
     k.mark = cuda_mark; k.read_marks = cuda_read_marks; k.release_timer = cuda_release_timer;
     k.make_stream = cuda_make_stream; k.begin_graph = cuda_begin_graph; k.end_graph = cuda_end_graph;
     k.launch_graph = cuda_launch_graph; k.release_graph = cuda_release_graph;
