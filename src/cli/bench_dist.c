@@ -53,13 +53,7 @@ static enum mx8_status open_subject(struct subject *s) {
     MX8_TRY(mx8i_allocate_model(s->m, s->ctx));
     MX8_TRY(mx8i_init_weights(s->m, s->job.seed));
     MX8_TRY(mx8i_open_optimizer(s->ctx, &s->optimizer));
-    s->flat = (struct mx8_flat){.master = mx8i_get_masters(s->m),
-        .grad = mx8i_get_gradients(s->m),
-        .m = mx8i_get_moment(s->m, 0),
-        .v = mx8i_get_moment(s->m, 1),
-        .copy = mx8i_get_copies(s->m),
-        .n = (int64_t)mx8i_get_params(s->m)->elements,
-        .dist = s->job.model.dist};
+    s->flat = mx8i_view_flat(s->m, s->job.model.dist);
     return fill_ids(s);
 }
 

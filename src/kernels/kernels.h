@@ -159,11 +159,15 @@ struct mx8_quant_source {
 
 /* AdamW with decoupled decay: g = grad * *grad_scale; m, v, master updated; copy (dtype copy_dtype, may be NULL) gets the
  * rounded weight. bias1 = 1 - beta1^t, bias2 likewise. grad_scale is a device pointer (clip factor), may be NULL.
- * p *= 1 - lr*wd;  p -= lr/bias1 * m / (sqrt(v)/sqrt(bias2) + eps)  (PyTorch's order of operations). */
+ * p *= 1 - lr*wd;  p -= lr/bias1 * m / (sqrt(v)/sqrt(bias2) + eps)  (PyTorch's order of operations).
+ * moment_dtype BF16: m and v are stored rounded at random (formats/stochastic.h) after the f32 values have made p; element
+ * i takes the bits of (rounding, first + i), the low half for m, the high half for v. */
+struct mx8_adamw_state { float lr, bias1, bias2; uint32_t rounding; };
 struct mx8_adamw_job {
     int64_t n; float lr, beta1, beta2, eps, weight_decay, bias1, bias2; const float *grad_scale;
-    float *master, *m, *v; const float *grad; void *copy; int32_t copy_dtype;
-    const float *state; /* device, may be NULL: lr, bias1, bias2, read in place of the three values (CUDA graphs) */
+    float *master; void *m, *v; const float *grad; void *copy; int32_t copy_dtype;
+    const struct mx8_adamw_state *state; /* device, may be NULL: read in place of the four values (CUDA graphs) */
+    int32_t moment_dtype; uint32_t rounding; uint64_t first;
 };
 
 /* out[i] = std * inverse normal distribution function(low + width * u[first + i]), u the uniforms of a Philox stream

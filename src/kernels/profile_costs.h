@@ -113,7 +113,7 @@ static struct cost cost_cross_entropy(const struct mx8_cross_entropy_job *j) {
     return move_elements("cross entropy", j->dtype, (double)j->T * (double)j->V, j->grad ? 3 : 1);
 }
 static struct cost cost_adamw(const struct mx8_adamw_job *j) {
-    return move("adamw", (double)j->n * (28 + (j->copy ? size_of(j->copy_dtype) : 0)));
+    return move("adamw", (double)j->n * (12 + 4 * size_of(j->moment_dtype) + (j->copy ? size_of(j->copy_dtype) : 0)));
 }
 
 #endif

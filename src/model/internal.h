@@ -58,6 +58,7 @@ struct mx8_layer {
 struct mx8_shard {
     int32_t unit;
     int64_t shape[3];      /* as gathered: with expert parallelism only this rank's experts */
+    size_t place;          /* of its first element among the elements of all tensors, as one process has them */
     size_t full_at;        /* element offset in the unit's arrays */
     size_t values_at;      /* the same among the gathered values, which converted tensors are not part of where codes travel */
     struct mx8_part_of part;
@@ -115,7 +116,8 @@ struct mx8_model {
     struct mx8_memory_plan *plan; /* [0] the model's own memory, [1] with the context's scratch */
 
     struct mx8_context *ctx; /* NULL until allocated */
-    float *masters, *gradients, *moments, *buffers; /* of this rank's parts */
+    float *masters, *gradients, *buffers; /* of this rank's parts */
+    uint8_t *moments;
     uint16_t *copies;
     uint8_t *codes;
     struct mx8_io io;
@@ -127,6 +129,8 @@ struct mx8_model {
     int32_t parallel;          /* more than one process */
     int32_t experts_here;      /* routed experts of a layer whose weights are gathered on this rank */
     struct mx8_shard *shard;   /* one a tensor */
+    struct mx8_stretch *stretch;
+    int64_t stretches;
     struct mx8_unit *unit;
     struct mx8_slot *slot;
     size_t *cuts;              /* of all segments */

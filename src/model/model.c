@@ -27,8 +27,18 @@ void *mx8i_get_scratch(struct mx8_model *m, size_t *bytes) {
     return m->scratch.base;
 }
 
-float *mx8i_get_moment(struct mx8_model *m, int32_t which) {
-    return m->moments ? m->moments + (which ? m->params.elements : 0) : NULL;
+void *mx8i_get_moment(struct mx8_model *m, int32_t which) {
+    const size_t bytes = m->params.elements * mx8_get_dtype_size(m->options.moment_dtype);
+    return m->moments ? m->moments + (which ? bytes : 0) : NULL;
+}
+
+int32_t mx8i_get_moment_dtype(const struct mx8_model *m) {
+    return m->options.moment_dtype;
+}
+
+const struct mx8_stretch *mx8i_get_stretches(const struct mx8_model *m, int64_t *count) {
+    *count = m->stretches;
+    return m->stretch;
 }
 
 static enum mx8_status check_ids(const struct mx8_model *m, const char *what, const int32_t *ids, int32_t least) {

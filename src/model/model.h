@@ -26,6 +26,7 @@ struct mx8_model_options {
     int64_t loss_chunk_rows;
     int32_t training;               /* 0: forward only: no gradient, no optimizer memory */
     int32_t control;                /* enum mx8_control */
+    int32_t moment_dtype;           /* of AdamW's moments: MX8_F32, or MX8_BF16, which halves their memory */
     /* More than one process; all zero: one. */
     struct mx8_dist *dist;          /* its groups; outlives the model; may be imagined, to plan with */
     int32_t keep_gathered;          /* weights stay gathered between forward and backward: more memory, fewer bytes sent */
@@ -70,12 +71,18 @@ enum mx8_status mx8i_init_weights(struct mx8_model *m, uint64_t seed);
 /* Masters -> bf16 copies and MXFP8 codes (all but what adamw wrote when copies_done). */
 enum mx8_status mx8i_refresh_weights(struct mx8_model *m, int32_t copies_done);
 
-/* Flat device arrays of `elements` f32 (this rank's parts): masters, gradients, both moments; bf16 copies (NULL for the f32 recipe). */
+/* Flat device arrays of `elements` (this rank's parts): masters and gradients in f32, both moments in moment_dtype; bf16
+ * copies (NULL for the f32 recipe). */
 float *mx8i_get_masters(struct mx8_model *m);
 float *mx8i_get_gradients(struct mx8_model *m);
-float *mx8i_get_moment(struct mx8_model *m, int32_t which);
+void *mx8i_get_moment(struct mx8_model *m, int32_t which);
+int32_t mx8i_get_moment_dtype(const struct mx8_model *m);
 uint16_t *mx8i_get_copies(struct mx8_model *m);
 float *mx8i_get_buffers(struct mx8_model *m);
+/* What an update walks over: n elements from `at` of the flat arrays, whose first is number `place` of all tensors'
+ * elements, whoever holds them. Gaps between tensors may be part of it, in both counts. */
+struct mx8_stretch { size_t at; int64_t n; uint64_t place; };
+const struct mx8_stretch *mx8i_get_stretches(const struct mx8_model *m, int64_t *count);
 /* Memory whose contents mean nothing between two calls. */
 void *mx8i_get_scratch(struct mx8_model *m, size_t *bytes);
 

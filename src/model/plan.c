@@ -22,6 +22,10 @@ static enum mx8_status check_options(
         return MX8_FAIL(MX8_INVALID_ARGUMENT, "activation checkpointing of every %d-th layer, expected at least 1",
             (int)o->ac_every);
     }
+    if (o->moment_dtype != MX8_F32 && o->moment_dtype != MX8_BF16) {
+        return MX8_FAIL(MX8_INVALID_ARGUMENT, "AdamW's moments in %s, expected f32 or bf16",
+            mx8_get_dtype_name(o->moment_dtype));
+    }
     if (o->loss_chunk_rows < -1 || o->loss_chunk_rows > INT32_MAX) {
         return MX8_FAIL(MX8_INVALID_ARGUMENT, "%lld loss chunk rows, expected -1 (as fit the gradients), 0 (picked) to %d",
             (long long)o->loss_chunk_rows, INT32_MAX);
@@ -122,7 +126,7 @@ static void sum_plan(struct mx8_model *m) {
         .copies = m->recipe.dtype == MX8_BF16 ? n * sizeof(uint16_t) : 0,
         .codes = m->params.code_bytes,
         .gradients = training ? n * sizeof(float) : 0,
-        .moments = training ? 2 * n * sizeof(float) : 0,
+        .moments = training ? 2 * n * mx8_get_dtype_size(m->options.moment_dtype) : 0,
         .saved = m->saved.peak,
         .scratch = m->scratch.peak,
         .buffers = m->params.buffer_elements * sizeof(float) + m->io_size,

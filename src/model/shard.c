@@ -12,11 +12,27 @@ static size_t align(size_t n, size_t to) {
     return (n + to - 1) / to * to;
 }
 
+/* Tensors that follow each other here as they do among all tensors are one stretch. */
+static void find_stretches(struct mx8_model *m) {
+    for (int64_t i = 0; i < m->params.count; i++) {
+        const struct mx8_part_of part = m->shard[i].part;
+        const uint64_t place = m->shard[i].place + (uint64_t)part.first;
+        const size_t at = m->params.param[i].at;
+        struct mx8_stretch *last = m->stretches ? &m->stretch[m->stretches - 1] : NULL;
+        if (!part.count) continue;
+        const size_t gap = last ? at - last->at - (size_t)last->n : 0; /* behind it: wraps to more than any gap */
+        if (last && gap < ALIGNMENT && place - last->place == at - last->at)
+            last->n += (int64_t)gap + part.count;
+        else
+            m->stretch[m->stretches++] = (struct mx8_stretch){at, part.count, place};
+    }
+}
+
 /* One process: one unit that holds everything where it lies anyway. */
 static void plan_one_process(struct mx8_model *m) {
     for (int64_t i = 0; i < m->params.count; i++) {
         const struct mx8_param *p = &m->params.param[i];
-        m->shard[i] = (struct mx8_shard){.full_at = p->at, .values_at = p->at, .part = {0, p->count}};
+        m->shard[i] = (struct mx8_shard){.place = p->at, .full_at = p->at, .values_at = p->at, .part = {0, p->count}};
         memcpy(m->shard[i].shape, p->shape, sizeof p->shape);
     }
     m->unit[0] = (struct mx8_unit){.elements = m->params.elements, .state = MX8_UNIT_HERE};
@@ -89,7 +105,7 @@ static enum mx8_status plan_segment(struct mx8_model *m, int32_t unit, int32_t e
         if (find_unit(m, p) != unit || (p->kind == MX8_PARAM_EXPERT) != experts) continue;
         if (n == MOST_TENSORS) return MX8_FAIL(MX8_INTERNAL, "%s is tensor %d of its layer", p->name, MOST_TENSORS + 1);
         struct mx8_shard *s = &m->shard[i];
-        *s = (struct mx8_shard){.unit = unit, .full_at = u->elements, .values_at = u->value_elements};
+        *s = (struct mx8_shard){.unit = unit, .place = p->at, .full_at = u->elements, .values_at = u->value_elements};
         memcpy(s->shape, p->shape, sizeof p->shape);
         if (experts) s->shape[0] = m->experts_here;
         held[n] = experts ? p->count / p->shape[0] * m->experts_here : p->count;
@@ -205,14 +221,19 @@ enum mx8_status mx8i_plan_shards(struct mx8_model *m) {
     m->unit = mx8i_allocate((size_t)m->units * sizeof *m->unit, "shards");
     m->slot = mx8i_allocate((size_t)m->slots * sizeof *m->slot, "shards");
     m->cuts = mx8i_allocate(cuts * sizeof *m->cuts, "shards");
-    if (!m->shard || !m->unit || !m->slot || !m->cuts) return MX8_OUT_OF_MEMORY;
-    if (m->parallel) return plan_processes(m);
-    plan_one_process(m);
+    m->stretch = mx8i_allocate((size_t)m->params.count * sizeof *m->stretch, "shards");
+    if (!m->shard || !m->unit || !m->slot || !m->cuts || !m->stretch) return MX8_OUT_OF_MEMORY;
+    if (m->parallel)
+        MX8_TRY(plan_processes(m));
+    else
+        plan_one_process(m);
+    find_stretches(m);
     return MX8_OK;
 }
 
 void mx8i_free_shards(struct mx8_model *m) {
     mx8i_release(m->shard);
+    mx8i_release(m->stretch);
     mx8i_release(m->unit);
     mx8i_release(m->slot);
     mx8i_release(m->cuts);

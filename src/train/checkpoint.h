@@ -21,6 +21,7 @@ struct mx8_state_tensor {
     char *name;
     int32_t dtype, stored; /* in memory; in the file: the same, or BF16 for F32 */
     int32_t is_weight;     /* of the model: stands in the files that other tools read */
+    int32_t may_round;     /* BF16 in memory may be loaded from F32, rounded to nearest */
     int32_t ndim;
     int64_t shape[3], count;
 };
@@ -128,7 +129,8 @@ enum mx8_status mx8i_read_checkpoint_head(const char *folder, struct mx8_manifes
  * message names the file and what is wrong with it. */
 enum mx8_status mx8i_open_checkpoint(const char *folder, int32_t verify, struct mx8_checkpoint *out);
 void mx8i_close_checkpoint(struct mx8_checkpoint *c);
-/* Elements [start, start + count) of a tensor as `dtype`: the stored one, or F32 of a stored BF16. x NULL: to the host. */
+/* Elements [start, start + count) of a tensor as `dtype`: the stored one, F32 of a stored BF16, or BF16 of a stored F32,
+ * rounded to nearest. x NULL: to the host. */
 enum mx8_status mx8i_read_range(const struct mx8_checkpoint *c, int64_t tensor, int64_t start, int64_t count,
     int32_t dtype, const struct mx8_exec *x, void *out);
 /* Fills every piece of the state. One error names all tensors that are missing or of another shape, and (with exact)

@@ -130,6 +130,22 @@ static enum mx8_status put_widened(const struct mx8_exec *x, uint8_t *out, const
     return status;
 }
 
+static enum mx8_status put_rounded(const struct mx8_exec *x, uint8_t *out, const uint8_t *from, int64_t n) {
+    uint16_t *chunk = mx8i_allocate(CHUNK * sizeof *chunk, "reading a checkpoint");
+    enum mx8_status status = chunk ? MX8_OK : MX8_OUT_OF_MEMORY;
+    for (int64_t at = 0; at < n && status == MX8_OK; at += CHUNK) {
+        int64_t part = n - at < CHUNK ? n - at : CHUNK;
+        for (int64_t i = 0; i < part; i++) {
+            float value;
+            memcpy(&value, from + (size_t)(at + i) * sizeof value, sizeof value);
+            chunk[i] = mx8_encode_bf16(value);
+        }
+        status = put(x, out + (size_t)at * sizeof *chunk, chunk, (size_t)part * sizeof *chunk);
+    }
+    mx8i_release(chunk);
+    return status;
+}
+
 /* The first of the tensor's pieces that ends behind `start`: pieces are sorted. */
 static int64_t find_first(const struct mx8_manifest *m, int64_t tensor, int64_t start) {
     int64_t low = 0, high = m->n_pieces;
@@ -149,8 +165,8 @@ enum mx8_status mx8i_read_range(const struct mx8_checkpoint *c, int64_t tensor, 
     const struct mx8_manifest *m = &c->manifest;
     const struct mx8_stored_tensor *t = &m->tensor[tensor];
     const size_t width = mx8_get_dtype_size(t->dtype), out_width = mx8_get_dtype_size(dtype);
-    const int widens = t->dtype == MX8_BF16 && dtype == MX8_F32;
-    if (start < 0 || count < 0 || count > t->count - start || (dtype != t->dtype && !widens))
+    const int widens = t->dtype == MX8_BF16 && dtype == MX8_F32, rounds = t->dtype == MX8_F32 && dtype == MX8_BF16;
+    if (start < 0 || count < 0 || count > t->count - start || (dtype != t->dtype && !widens && !rounds))
         return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: tensor %s: elements %lld to %lld as %s, it has %lld of %s",
             c->folder, t->name, (long long)start, (long long)(start + count), mx8_get_dtype_name(dtype),
             (long long)t->count, mx8_get_dtype_name(t->dtype));
@@ -159,7 +175,9 @@ enum mx8_status mx8i_read_range(const struct mx8_checkpoint *c, int64_t tensor, 
         const struct mx8_stored_piece *p = &m->piece[i];
         int64_t n = (p->start + p->count < end ? p->start + p->count : end) - start;
         const uint8_t *from = (const uint8_t *)c->entry[i]->data + (size_t)(start - p->start) * width;
-        MX8_TRY(widens ? put_widened(x, out, from, n) : put(x, out, from, (size_t)n * width));
+        MX8_TRY(widens   ? put_widened(x, out, from, n)
+                : rounds ? put_rounded(x, out, from, n)
+                         : put(x, out, from, (size_t)n * width));
         out = (uint8_t *)out + (size_t)n * out_width;
         start += n;
     }
@@ -201,7 +219,8 @@ static void check_tensor(const struct mx8_manifest *m, const struct mx8_state_te
     if (stored->ndim != t->ndim || memcmp(stored->shape, t->shape, (size_t)t->ndim * sizeof t->shape[0]))
         complain(bad, "%s has another shape (%lld elements, expected %lld)", t->name, (long long)stored->count,
             (long long)t->count);
-    else if (stored->dtype != t->dtype && !(stored->dtype == MX8_BF16 && t->dtype == MX8_F32))
+    else if (stored->dtype != t->dtype && !(stored->dtype == MX8_BF16 && t->dtype == MX8_F32) &&
+             !(stored->dtype == MX8_F32 && t->dtype == MX8_BF16 && t->may_round))
         complain(
             bad, "%s is %s, expected %s", t->name, mx8_get_dtype_name(stored->dtype), mx8_get_dtype_name(t->dtype));
 }

@@ -139,7 +139,8 @@ enum mx8_status mx8i_describe_plan(const struct mx8_job *job, struct mx8_context
     log_bytes(out, "copies", "weights in bfloat16", p->copies);
     log_bytes(out, "codes", "weights in MXFP8", p->codes);
     log_bytes(out, "gradients", "in float32", p->gradients);
-    log_bytes(out, "moments", "AdamW's, in float32", p->moments);
+    log_bytes(out, "moments", job->model.moment_dtype == MX8_BF16 ? "AdamW's, in bfloat16" : "AdamW's, in float32",
+        p->moments);
     if (p->gathered) log_bytes(out, "gathered", "weights of whole layers, from all ranks", p->gathered);
     if (p->reduced) log_bytes(out, "reduced", "gradients of whole layers, and those that arrive", p->reduced);
     log_bytes(out, "saved", "activations kept for the backward pass", p->saved);

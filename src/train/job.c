@@ -51,6 +51,7 @@ static enum mx8_status resolve_optimizer(
     if (job->adamw.beta1 >= 1 || job->adamw.beta2 >= 1)
         return MX8_FAIL(MX8_INVALID_ARGUMENT, "optimizer.beta1 is %g and optimizer.beta2 is %g, expected both below 1",
             job->adamw.beta1, job->adamw.beta2);
+    job->model.moment_dtype = !strcmp(mx8i_get_text(o, "optimizer.state_dtype"), "bfloat16") ? MX8_BF16 : MX8_F32;
     job->max_norm = mx8i_get_float(o, "training.max_norm");
     if (!(job->max_norm > 0))
         return MX8_FAIL(MX8_INVALID_ARGUMENT, "training.max_norm is %g, expected more than 0", job->max_norm);

@@ -40,22 +40,11 @@ static int has_tensor(void *user, const char *name) {
     return mx8i_find_stored_tensor(&c->manifest, name) >= 0;
 }
 
-/* Stored as it is wanted, or bf16 that is wanted wide: the checkpoint's own reading. f32 that is wanted narrow is
- * rounded here. */
 static enum mx8_status read_tensor(void *user, const char *name, int64_t from, int64_t n, int32_t dtype, void *out) {
     const struct mx8_checkpoint *c = user;
     const int64_t tensor = mx8i_find_stored_tensor(&c->manifest, name);
     if (tensor < 0) return MX8_FAIL(MX8_FORMAT_ERROR, "%s has no tensor %s", c->folder, name);
-    if (c->manifest.tensor[tensor].dtype != MX8_F32 || dtype == MX8_F32)
-        return mx8i_read_range(c, tensor, from, n, dtype, NULL, out);
-    float part[PART];
-    uint16_t *bits = out;
-    for (int64_t at = 0; at < n; at += PART) {
-        const int64_t some = n - at < PART ? n - at : PART;
-        MX8_TRY(mx8i_read_range(c, tensor, from + at, some, MX8_F32, NULL, part));
-        for (int64_t i = 0; i < some; i++) bits[at + i] = mx8_encode_bf16(part[i]);
-    }
-    return MX8_OK;
+    return mx8i_read_range(c, tensor, from, n, dtype, NULL, out);
 }
 
 static void close_checkpoint(void *user) {

@@ -2,8 +2,22 @@
 #include "train/optimizer.h"
 #include <math.h>
 #include "base/error.h"
+#include "base/rng.h"
 
-enum { AT_SUM = 0, AT_FACTOR = 8, AT_NORM = 12, SCALARS = 16, AT_STATE = 16 /* lr, bias1, bias2 */ };
+enum { AT_SUM = 0, AT_FACTOR = 8, AT_NORM = 12, SCALARS = 16, AT_STATE = 16 /* struct mx8_adamw_state */ };
+
+struct mx8_flat mx8i_view_flat(struct mx8_model *m, struct mx8_dist *dist) {
+    struct mx8_flat flat = {.master = mx8i_get_masters(m),
+        .grad = mx8i_get_gradients(m),
+        .m = mx8i_get_moment(m, 0),
+        .v = mx8i_get_moment(m, 1),
+        .copy = mx8i_get_copies(m),
+        .n = (int64_t)mx8i_get_params(m)->elements,
+        .dist = dist,
+        .moment_dtype = mx8i_get_moment_dtype(m)};
+    flat.stretch = mx8i_get_stretches(m, &flat.stretches);
+    return flat;
+}
 
 enum mx8_status mx8i_open_optimizer(struct mx8_context *ctx, struct mx8_optimizer *out) {
     void *scalars = NULL;
@@ -41,40 +55,49 @@ enum mx8_status mx8i_clip_gradients(
     return MX8_OK;
 }
 
-static void get_state(const struct mx8_optimizer *o, const struct mx8_adamw *a, double lr, float state[3]) {
+static struct mx8_adamw_state get_state(const struct mx8_optimizer *o, const struct mx8_adamw *a, double lr) {
     const double t = (double)o->updates;
-    state[0] = (float)lr;
-    state[1] = (float)(1 - pow(a->beta1, t));
-    state[2] = (float)(1 - pow(a->beta2, t));
+    uint32_t random[4];
+    mx8i_philox(o->seed, mx8i_hash_text("optimizer.state_dtype"), (uint64_t)o->updates, random);
+    return (struct mx8_adamw_state){(float)lr, (float)(1 - pow(a->beta1, t)), (float)(1 - pow(a->beta2, t)), random[0]};
 }
 
 enum mx8_status mx8i_begin_update(struct mx8_optimizer *o, const struct mx8_adamw *a, double lr) {
-    float state[3];
     o->updates++;
     if (!o->scalars_on_device) return MX8_OK;
-    get_state(o, a, lr, state);
-    return o->ctx->exec.k->upload(&o->ctx->exec, o->scalars + AT_STATE, state, sizeof state);
+    const struct mx8_adamw_state state = get_state(o, a, lr);
+    return o->ctx->exec.k->upload(&o->ctx->exec, o->scalars + AT_STATE, &state, sizeof state);
+}
+
+static void *move(void *p, size_t elements, int32_t dtype) {
+    return p ? (uint8_t *)p + elements * mx8_get_dtype_size(dtype) : NULL;
 }
 
 enum mx8_status mx8i_apply_adamw(
     struct mx8_optimizer *o, const struct mx8_flat *flat, const struct mx8_adamw *a, double lr) {
-    float state[3];
-    get_state(o, a, lr, state);
-    struct mx8_adamw_job job = {.n = flat->n,
-        .lr = state[0],
+    const struct mx8_adamw_state state = get_state(o, a, lr);
+    const struct mx8_stretch all = {.n = flat->n}, *stretch = flat->stretch ? flat->stretch : &all;
+    struct mx8_adamw_job job = {.lr = state.lr,
         .beta1 = (float)a->beta1,
         .beta2 = (float)a->beta2,
         .eps = (float)a->eps,
         .weight_decay = (float)a->weight_decay,
-        .bias1 = state[1],
-        .bias2 = state[2],
+        .bias1 = state.bias1,
+        .bias2 = state.bias2,
         .grad_scale = (const float *)(const void *)(o->scalars + AT_FACTOR),
-        .master = flat->master,
-        .m = flat->m,
-        .v = flat->v,
-        .grad = flat->grad,
-        .copy = flat->copy,
-        .copy_dtype = MX8_BF16};
-    if (o->scalars_on_device) job.state = (const float *)(const void *)(o->scalars + AT_STATE);
-    return o->ctx->exec.k->adamw(&o->ctx->exec, &job);
+        .copy_dtype = MX8_BF16,
+        .moment_dtype = flat->moment_dtype,
+        .rounding = state.rounding};
+    if (o->scalars_on_device) job.state = (const struct mx8_adamw_state *)(const void *)(o->scalars + AT_STATE);
+    for (int64_t i = 0; i < (flat->stretch ? flat->stretches : 1); i++, stretch++) {
+        job.n = stretch->n;
+        job.first = stretch->place;
+        job.master = flat->master + stretch->at;
+        job.grad = flat->grad + stretch->at;
+        job.m = move(flat->m, stretch->at, flat->moment_dtype);
+        job.v = move(flat->v, stretch->at, flat->moment_dtype);
+        job.copy = move(flat->copy, stretch->at, MX8_BF16);
+        MX8_TRY(o->ctx->exec.k->adamw(&o->ctx->exec, &job));
+    }
+    return MX8_OK;
 }

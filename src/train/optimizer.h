@@ -9,18 +9,26 @@
 
 struct mx8_optimizer {
     struct mx8_context *ctx;
-    uint8_t *scalars; /* device: sum of squares (f64), clip factor (f32), norm (f32) */
-    int32_t scalars_on_device; /* AdamW reads lr and bias corrections from memory, so that a recorded update stays good */
+    uint8_t *scalars; /* device: sum of squares (f64), clip factor (f32), norm (f32), struct mx8_adamw_state */
+    int32_t scalars_on_device; /* AdamW reads struct mx8_adamw_state from memory, so that a recorded update stays good */
     int64_t updates;  /* done so far: AdamW's t, which a skipped step does not count in */
+    uint64_t seed;    /* of rounding bf16 moments */
 };
 
 /* Device arrays of n elements; copy (bf16 weights) may be NULL. */
 struct mx8_flat {
-    float *master, *grad, *m, *v;
+    float *master, *grad;
+    void *m, *v; /* of moment_dtype */
     uint16_t *copy;
     int64_t n;
     struct mx8_dist *dist; /* the arrays are this rank's parts; NULL: they are whole */
+    int32_t moment_dtype;
+    const struct mx8_stretch *stretch; /* NULL: one, of everything */
+    int64_t stretches;
 };
+
+/* A model's arrays, which must be there. */
+struct mx8_flat mx8i_view_flat(struct mx8_model *m, struct mx8_dist *dist);
 
 enum mx8_status mx8i_open_optimizer(struct mx8_context *ctx, struct mx8_optimizer *out);
 void mx8i_close_optimizer(struct mx8_optimizer *o);

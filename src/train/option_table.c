@@ -100,6 +100,8 @@ const struct mx8_option mx8i_option_table[] = {
     {FLOAT("optimizer.beta2", "0.95", 0, 1, "decay of the second moment")},
     {FLOAT("optimizer.eps", "1e-8", 0, 1, "added to the root of the second moment")},
     {FLOAT("optimizer.weight_decay", "0.1", 0, 1e6, "of every weight, norms and embedding included")},
+    {CHOICE("optimizer.state_dtype", "float32", "float32|bfloat16",
+        "AdamW's moments as they are stored; bfloat16 takes 4 bytes a weight less and is rounded at random")},
     {CHOICE("optimizer.implementation", "fused", "fused|foreach|for-loop", IDLE "always one pass over all weights")},
     {BOOL("optimizer.early_step_in_backward", "false", ONLY "the optimizer runs after the clip")},
 

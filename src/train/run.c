@@ -44,13 +44,8 @@ enum mx8_status mx8i_open_run(struct mx8_run *r) {
     MX8_TRY(mx8i_start_state(r));
     r->started_at = r->step;
     if (r->complete) return MX8_OK;
-    r->flat = (struct mx8_flat){.master = mx8i_get_masters(r->model),
-        .grad = mx8i_get_gradients(r->model),
-        .m = mx8i_get_moment(r->model, 0),
-        .v = mx8i_get_moment(r->model, 1),
-        .copy = mx8i_get_copies(r->model),
-        .n = (int64_t)mx8i_get_params(r->model)->elements,
-        .dist = job->model.dist};
+    r->flat = mx8i_view_flat(r->model, job->model.dist);
+    r->optimizer.seed = job->seed;
     struct mx8_history history = {r->resumed ? r->step : 0, r->branched};
     r->metrics.capacity = r->capacity;
     r->optimizer.scalars_on_device = r->compiled.on;

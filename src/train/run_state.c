@@ -34,15 +34,19 @@ static enum mx8_status add_counts(struct mx8_run *r, struct mx8_state *s) {
 static enum mx8_status add_moments(struct mx8_run *r, struct mx8_state *s) {
     static const char *const names[] = {"optimizer.exp_avg", "optimizer.exp_avg_sq"};
     const struct mx8_param_table *t = mx8i_get_params(r->model);
+    const int32_t dtype = r->job->model.moment_dtype;
+    const size_t width = mx8_get_dtype_size(dtype);
     for (int32_t which = 0; which < 2; which++) {
         for (int64_t i = 0; i < t->count; i++) {
             const struct mx8_param *p = &t->param[i];
             char *name = mx8i_format_text("%s.%s", names[which], p->name);
-            float *data = mx8i_get_moment(r->model, which) + p->at;
+            uint8_t *data = mx8i_get_moment(r->model, which);
             const struct mx8_part_of part = mx8i_get_part(r->model, p);
             enum mx8_status status = MX8_OUT_OF_MEMORY;
             if (name)
-                status = mx8i_add_state_part(s, name, MX8_F32, p->ndim, p->shape, data, part.first, part.count);
+                status = mx8i_add_state_part(
+                    s, name, dtype, p->ndim, p->shape, data + p->at * width, part.first, part.count);
+            if (status == MX8_OK) s->tensor[s->n_tensors - 1].may_round = 1;
             mx8i_release(name);
             MX8_TRY(status);
         }

@@ -517,25 +517,47 @@ static void test_quantize_softmax(void **state) {
 static void test_adamw(void **state) {
     (void)state;
     NEEDS_CUDA();
-    for (int c = 0; c < COUNT(lengths) * 4; c++) {
-        const int64_t n = lengths[c / 4];
-        const int32_t copy_dtype = dtypes[c & 1], more = c >> 1 & 1;
-        const char *what = describe("n %d, grad_scale and copy %d", (int)n, (int)more);
+    for (int c = 0; c < COUNT(lengths) * 8; c++) {
+        const int64_t n = lengths[c / 8];
+        const int32_t copy_dtype = dtypes[c & 1], more = c >> 1 & 1, moment_dtype = dtypes[c >> 2 & 1];
+        const char *what = describe(
+            "n %d, moments in %s, grad_scale and copy %d", (int)n, mx8_get_dtype_name(moment_dtype), (int)more);
         begin_case();
-        struct pair *master = make_normal(MX8_F32, n, 1), *m = make_normal(MX8_F32, n, 0.1),
-                    *v = make_normal(MX8_F32, n, 0.1), *grad = make_normal(MX8_F32, n, 1);
+        struct pair *master = make_normal(MX8_F32, n, 1), *m = make_normal(moment_dtype, n, 0.1),
+                    *v = make_normal(moment_dtype, n, 0.1), *grad = make_normal(MX8_F32, n, 1);
         struct pair *grad_scale = more ? make_normal(MX8_F32, 1, 1) : NULL,
                     *copy = more ? make_output(copy_dtype, n) : NULL;
         for (int64_t i = 0; i < n; i++) set_value(v, i, fabs(get_value(v, v->at[CPU], i)));
+        struct pair *scalars = make_output(MX8_F32, 4); /* struct mx8_adamw_state: the same four numbers from memory */
+        for (int i = 0; i < 4; i++) set_value(scalars, i, (double)(float[]){3e-4f, 0.271f, 0.142625f, 1.2345f}[i]);
+        uint32_t rounding;
+        memcpy(&rounding, (float *)scalars->at[CPU] + 3, sizeof rounding);
         struct mx8_adamw_job j[SIDES];
-        for (int s = CPU; s < SIDES; s++)
-            j[s] = (struct mx8_adamw_job){n, 3e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.271f, 0.142625f, side_of(grad_scale, s),
-                side_of(master, s), side_of(m, s), side_of(v, s), side_of(grad, s), side_of(copy, s), copy_dtype, NULL};
-        struct pair *state_pair = make_output(MX8_F32, 3); /* the same three numbers from memory */
-        for (int i = 0; i < 3; i++) set_value(state_pair, i, (double)(float[]){3e-4f, 0.271f, 0.142625f}[i]);
-        for (int s = CPU; s < SIDES && c & 2; s++) {
-            j[s].state = side_of(state_pair, s);
+        for (int s = CPU; s < SIDES; s++) {
+            j[s] = (struct mx8_adamw_job){.n = n, .lr = 3e-4f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f,
+                .weight_decay = 0.1f, .bias1 = 0.271f, .bias2 = 0.142625f, .grad_scale = side_of(grad_scale, s),
+                .master = side_of(master, s), .m = side_of(m, s), .v = side_of(v, s), .grad = side_of(grad, s),
+                .copy = side_of(copy, s), .copy_dtype = copy_dtype, .moment_dtype = moment_dtype, .rounding = rounding,
+                .first = ((uint64_t)1 << 32) - 21}; /* the low word wraps inside */
+            if (!more) continue;
+            j[s].state = side_of(scalars, s);
             j[s].lr = j[s].bias1 = j[s].bias2 = NAN;
+            j[s].rounding = 0;
+        }
+        RUN(adamw, &j[side]);
+        EXACT(what, master);
+        EXACT(what, m);
+        EXACT(what, v);
+        EXACT(what, copy);
+        if (n < 3) continue;
+        for (int s = CPU; s < SIDES; s++) { /* off the wide packs' boundary */
+            j[s].n = n - 1;
+            j[s].first++;
+            j[s].master++;
+            j[s].grad++;
+            j[s].m = (uint8_t *)j[s].m + mx8_get_dtype_size(moment_dtype);
+            j[s].v = (uint8_t *)j[s].v + mx8_get_dtype_size(moment_dtype);
+            if (j[s].copy) j[s].copy = (uint8_t *)j[s].copy + mx8_get_dtype_size(copy_dtype);
         }
         RUN(adamw, &j[side]);
         EXACT(what, master);

@@ -56,8 +56,7 @@ static void check_run(const char *name, const char *recipe, const char *ours, in
     struct mx8_adamw adamw = read_adamw(settings);
     struct mx8_optimizer optimizer;
     assert_ok(mx8i_open_optimizer(s.ctx, &optimizer));
-    struct mx8_flat flat = {mx8i_get_masters(s.m), mx8i_get_gradients(s.m), mx8i_get_moment(s.m, 0),
-        mx8i_get_moment(s.m, 1), mx8i_get_copies(s.m), (int64_t)mx8i_get_params(s.m)->elements, &d};
+    struct mx8_flat flat = mx8i_view_flat(s.m, &d);
     int32_t *ids = calloc((size_t)(2 * B * S), sizeof *ids);
     for (int64_t step = 0; step < STEPS; step++) {
         double loss = 0, norm = 0;

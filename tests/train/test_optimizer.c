@@ -30,7 +30,7 @@ static void fill_gradient(float *grad, int step, double size) {
 static void run_case(double size, double max_norm, double weight_decay, uint16_t *copy) {
     static float master[N], grad[N], m[N], v[N];
     static struct reference r;
-    struct mx8_flat flat = {master, grad, m, v, copy, N, NULL};
+    struct mx8_flat flat = {.master = master, .grad = grad, .m = m, .v = v, .copy = copy, .n = N};
     struct mx8_adamw a = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = weight_decay};
     struct mx8_context *ctx;
     struct mx8_optimizer o;

@@ -1,22 +1,45 @@
 /* AdamW, and what clipping needs. The update reads four floats and writes three and a copy for each weight: memory is
  * the limit, so each product and sum is rounded by itself, in PyTorch's order, and every instruction set gives the same
  * bits. */
+#include "formats/stochastic.h"
 #include "kernels/cpu/model_common.inl"
 
-MX8_INLINE void adamw_piece(const struct mx8_adamw_job *j, float grad_scale, int64_t first, int32_t dtype) {
+/* mx8i_make_rounding_bits of elements `first`, first + 1, ... */
+MX8_INLINE vi make_rounding_bits(uint32_t salt, uint64_t first) {
+    static const int32_t lanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    vi h = vi_add(vi_set((int32_t)(uint32_t)first), vi_load(lanes));
+    h = vi_add(vi_mul(h, vi_set((int32_t)MX8_HASH_SPREAD)), vi_set((int32_t)salt));
+    h = vi_mul(vi_xor(h, vi_shr(h, 16)), vi_set((int32_t)MX8_HASH_FIRST));
+    h = vi_mul(vi_xor(h, vi_shr(h, 13)), vi_set((int32_t)MX8_HASH_SECOND));
+    return vi_xor(h, vi_shr(h, 16));
+}
+
+/* What mx8i_round_bf16_randomly leaves, as floats that storing as bf16 does not change. */
+MX8_INLINE vf round_randomly(vf v, vi noise) {
+    vi sum = vi_and(vi_add(vf_bits(v), noise), vi_set(-65536));
+    return vf_select(vf_is_nan(v), v, vf_from_bits(sum));
+}
+
+MX8_INLINE void adamw_piece(
+    const struct mx8_adamw_job *j, float grad_scale, int64_t first, int32_t dtype, int32_t moment) {
     int64_t end = first + MODEL_PIECE < j->n ? first + MODEL_PIECE : j->n;
     vf decay = vf_set(1.0f - j->lr * j->weight_decay), step = vf_set(j->lr / j->bias1), root2 = vf_set(sqrtf(j->bias2));
     vf beta1 = vf_set(j->beta1), rest1 = vf_set(1.0f - j->beta1);
     vf beta2 = vf_set(j->beta2), rest2 = vf_set(1.0f - j->beta2);
     for (int64_t i = first; i < end; i += MX8_VF) {
         vf g = vf_mul(get_vf(j->grad, i, end, MX8_F32), vf_set(grad_scale));
-        vf m = vf_add(vf_mul(beta1, get_vf(j->m, i, end, MX8_F32)), vf_mul(rest1, g));
-        vf v = vf_add(vf_mul(beta2, get_vf(j->v, i, end, MX8_F32)), vf_mul(vf_mul(rest2, g), g));
+        vf m = vf_add(vf_mul(beta1, get_vf(j->m, i, end, moment)), vf_mul(rest1, g));
+        vf v = vf_add(vf_mul(beta2, get_vf(j->v, i, end, moment)), vf_mul(vf_mul(rest2, g), g));
         vf denominator = vf_add(vf_div(vf_sqrt(v), root2), vf_set(j->eps));
         vf p = vf_mul(get_vf(j->master, i, end, MX8_F32), decay);
         p = vf_sub(p, vf_div(vf_mul(step, m), denominator));
-        put_vf(j->m, i, end, MX8_F32, m);
-        put_vf(j->v, i, end, MX8_F32, v);
+        if (moment == MX8_BF16) {
+            vi bits = make_rounding_bits(j->rounding, j->first + (uint64_t)i);
+            m = round_randomly(m, vi_and(bits, vi_set(0xFFFF)));
+            v = round_randomly(v, vi_shr(bits, 16));
+        }
+        put_vf(j->m, i, end, moment, m);
+        put_vf(j->v, i, end, moment, v);
         put_vf(j->master, i, end, MX8_F32, p);
         if (j->copy) put_vf(j->copy, i, end, dtype, p);
     }
@@ -26,14 +49,20 @@ static enum mx8_status adamw(const struct mx8_exec *x, const struct mx8_adamw_jo
     struct mx8_adamw_job with_state = *given;
     const struct mx8_adamw_job *j = &with_state;
     if (given->state) {
-        with_state.lr = given->state[0];
-        with_state.bias1 = given->state[1];
-        with_state.bias2 = given->state[2];
+        with_state.lr = given->state->lr;
+        with_state.bias1 = given->state->bias1;
+        with_state.bias2 = given->state->bias2;
+        with_state.rounding = given->state->rounding;
     }
     int team = team_for(x, j->n);
     float grad_scale = j->grad_scale ? *j->grad_scale : 1.0f;
 #pragma omp parallel for schedule(static) num_threads(team) if (team > 1)
-    for (int64_t i = 0; i < j->n; i += MODEL_PIECE) BY_DTYPE(j->copy_dtype, adamw_piece(j, grad_scale, i, dtype));
+    for (int64_t i = 0; i < j->n; i += MODEL_PIECE) {
+        if (j->moment_dtype == MX8_BF16)
+            BY_DTYPE(j->copy_dtype, adamw_piece(j, grad_scale, i, dtype, MX8_BF16));
+        else
+            BY_DTYPE(j->copy_dtype, adamw_piece(j, grad_scale, i, dtype, MX8_F32));
+    }
     return MX8_OK;
 }
 
