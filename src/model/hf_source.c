@@ -1,8 +1,8 @@
 /* Opening weights under whatever names, and checking every tensor before one is read. */
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/complaints.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/memory.h"
@@ -123,42 +123,23 @@ const struct mx8_st_entry *mx8i_find_weights_entry(const struct mx8_weights *s, 
 struct check {
     const struct mx8_weights *s;
     uint8_t *met; /* one an entry */
-    char text[768];
-    int64_t complaints;
+    struct mx8_complaints bad;
 };
-
-static __attribute__((format(printf, 2, 3))) void complain(struct check *c, const char *format, ...) {
-    size_t used = strlen(c->text);
-    c->complaints++;
-    if (used > sizeof c->text - 200) return;
-    if (used) used += (size_t)snprintf(c->text + used, sizeof c->text - used, "; ");
-    va_list args;
-    va_start(args, format);
-    vsnprintf(c->text + used, sizeof c->text - used, format, args);
-    va_end(args);
-}
-
-static void format_shape(char text[64], int32_t ndim, const int64_t *shape) {
-    size_t used = (size_t)snprintf(text, 64, "(");
-    for (int32_t i = 0; i < ndim && used < 40; i++)
-        used += (size_t)snprintf(text + used, 64 - used, i ? ", %lld" : "%lld", (long long)shape[i]);
-    snprintf(text + used, 64 - used, ")");
-}
 
 static void expect_entry(struct check *c, const char *name, int32_t ndim, const int64_t *shape, const char *dtypes) {
     char got[64], want[64];
     const int64_t i = find_index(c->s, name);
     if (i < 0) {
-        complain(c, "%s is missing", name);
+        mx8i_complain(&c->bad, "%s is missing", name);
         return;
     }
     const struct mx8_st_entry *e = c->s->sorted[i];
     c->met[i] = 1;
-    format_shape(got, e->ndim, e->shape);
-    format_shape(want, ndim, shape);
-    if (strcmp(got, want)) complain(c, "%s has shape %s, expected %s", name, got, want);
+    mx8i_format_shape(got, e->ndim, e->shape);
+    mx8i_format_shape(want, ndim, shape);
+    if (strcmp(got, want)) mx8i_complain(&c->bad, "%s has shape %s, expected %s", name, got, want);
     if (!strstr(dtypes, mx8_get_dtype_name(e->dtype)))
-        complain(c, "%s is %s, expected one of %s", name, mx8_get_dtype_name(e->dtype), dtypes);
+        mx8i_complain(&c->bad, "%s is %s, expected one of %s", name, mx8_get_dtype_name(e->dtype), dtypes);
 }
 
 /* Codes have their scales beside them, a block of 32 along the rows each, as mx8 quantize writes them. */
@@ -183,7 +164,7 @@ static void expect_theirs(struct check *c, const struct mx8_param *p) {
     char name[128];
     const struct mx8_hf_rule *rule = mx8i_find_hf_rule(c->s->family, p->name, &layer);
     if (!rule) {
-        complain(c, "%s has no place for %s", c->s->family->architecture, p->name);
+        mx8i_complain(&c->bad, "%s has no place for %s", c->s->family->architecture, p->name);
         return;
     }
     const int64_t *s = p->shape, E = p->ndim == 3 ? s[0] : 1;
@@ -217,12 +198,13 @@ static enum mx8_status check_tensors(const struct mx8_weights *s) {
         if (find_index(s, b->name) >= 0) expect_entry(&c, b->name, 1, &b->count, "f32 bf16");
     }
     for (int64_t i = 0; i < s->n_entries; i++) {
-        if (!c.met[i] && !is_ignored(s, s->sorted[i]->name)) complain(&c, "%s is left over", s->sorted[i]->name);
+        if (!c.met[i] && !is_ignored(s, s->sorted[i]->name))
+            mx8i_complain(&c.bad, "%s is left over", s->sorted[i]->name);
     }
     mx8i_release(c.met);
-    if (!c.complaints) return MX8_OK;
-    return MX8_FAIL(MX8_FORMAT_ERROR, "%s: %lld tensors do not fit the architecture: %s%s", s->path,
-        (long long)c.complaints, c.text, c.complaints > 8 ? "; ..." : "");
+    if (!c.bad.count) return MX8_OK;
+    return MX8_FAIL(MX8_FORMAT_ERROR, "%s: %lld tensors do not fit the architecture: %s", s->path,
+        (long long)c.bad.count, c.bad.text);
 }
 
 /* ---- opening ---- */

@@ -1,52 +1,27 @@
 /* Weights from and to safetensors, under torchtitan's names. Loading checks every tensor before it copies one, and
  * names all that is wrong in one error. */
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include "model/internal.h"
+#include "base/complaints.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/safetensors.h"
 
 enum { CHUNK = 1 << 16 }; /* values converted on the host at a time */
 
-/* Complaints about a file: the first ones word by word, then a count. */
-struct complaints {
-    char text[640];
-    int64_t count;
-};
-
-static __attribute__((format(printf, 2, 3))) void complain(struct complaints *c, const char *format, ...) {
-    size_t used = strlen(c->text);
-    c->count++;
-    if (used > sizeof c->text - 160) return;
-    if (used) used += (size_t)snprintf(c->text + used, sizeof c->text - used, "; ");
-    va_list args;
-    va_start(args, format);
-    vsnprintf(c->text + used, sizeof c->text - used, format, args);
-    va_end(args);
-}
-
-static void format_shape(char text[64], int32_t ndim, const int64_t *shape) {
-    size_t used = (size_t)snprintf(text, 64, "(");
-    for (int32_t i = 0; i < ndim && used < 48; i++) {
-        used += (size_t)snprintf(text + used, 64 - used, i ? ", %lld" : "%lld", (long long)shape[i]);
-    }
-    snprintf(text + used, 64 - used, ")");
-}
-
 static void check_entry(
-    struct complaints *c, const struct mx8_st_entry *e, const char *name, int32_t ndim, const int64_t *shape) {
+    struct mx8_complaints *c, const struct mx8_st_entry *e, const char *name, int32_t ndim, const int64_t *shape) {
     char got[64], want[64];
     if (!e) {
-        complain(c, "%s is missing", name);
+        mx8i_complain(c, "%s is missing", name);
         return;
     }
-    format_shape(got, e->ndim, e->shape);
-    format_shape(want, ndim, shape);
-    if (strcmp(got, want)) complain(c, "%s has shape %s, expected %s", name, got, want);
+    mx8i_format_shape(got, e->ndim, e->shape);
+    mx8i_format_shape(want, ndim, shape);
+    if (strcmp(got, want)) mx8i_complain(c, "%s has shape %s, expected %s", name, got, want);
     if (e->dtype != MX8_F32 && e->dtype != MX8_BF16) {
-        complain(c, "%s is %s, expected f32 or bf16", name, mx8_get_dtype_name(e->dtype));
+        mx8i_complain(c, "%s is %s, expected f32 or bf16", name, mx8_get_dtype_name(e->dtype));
     }
 }
 
@@ -63,7 +38,7 @@ static int is_buffer(const struct mx8_model *m, const char *name) {
 }
 
 static enum mx8_status check_file(const struct mx8_model *m, const char *path, const struct mx8_safetensors *st) {
-    struct complaints c = {0};
+    struct mx8_complaints c = {0};
     for (int64_t i = 0; i < m->params.count; i++) {
         const struct mx8_param *p = &m->params.param[i];
         check_entry(&c, mx8i_find_tensor(st, p->name), p->name, p->ndim, p->shape);
@@ -76,7 +51,7 @@ static enum mx8_status check_file(const struct mx8_model *m, const char *path, c
     for (int64_t i = 0; i < st->count; i++) {
         const char *name = st->entry[i].name;
         if (is_ignored(name) || is_buffer(m, name) || mx8i_find_param(&m->params, name)) continue;
-        complain(&c, "%s is left over", name);
+        mx8i_complain(&c, "%s is left over", name);
     }
     if (!c.count) return MX8_OK;
     return MX8_FAIL(

@@ -1,9 +1,9 @@
 /* A checkpoint's files, checked and mapped, and ranges of tensors out of them. */
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include "base/complaints.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "train/checkpoint.h"
@@ -186,52 +186,36 @@ enum mx8_status mx8i_read_range(const struct mx8_checkpoint *c, int64_t tensor, 
 
 /* ---- a whole state ---- */
 
-/* Complaints about a checkpoint: the first ones word by word, then a count. */
-struct complaints {
-    char text[640];
-    int64_t count;
-};
-
-static __attribute__((format(printf, 2, 3))) void complain(struct complaints *c, const char *format, ...) {
-    size_t used = strlen(c->text);
-    c->count++;
-    if (used > sizeof c->text - 160) return;
-    if (used) used += (size_t)snprintf(c->text + used, sizeof c->text - used, "; ");
-    va_list args;
-    va_start(args, format);
-    vsnprintf(c->text + used, sizeof c->text - used, format, args);
-    va_end(args);
-}
-
 static int holds_tensor(const struct mx8_state *s, const char *name) {
     for (int64_t i = 0; i < s->n_tensors; i++)
         if (!strcmp(s->tensor[i].name, name)) return 1;
     return 0;
 }
 
-static void check_tensor(const struct mx8_manifest *m, const struct mx8_state_tensor *t, struct complaints *bad) {
+static void check_tensor(const struct mx8_manifest *m, const struct mx8_state_tensor *t, struct mx8_complaints *bad) {
+    char got[64], want[64];
     int64_t index = mx8i_find_stored_tensor(m, t->name);
     if (index < 0) {
-        complain(bad, "%s is missing", t->name);
+        mx8i_complain(bad, "%s is missing", t->name);
         return;
     }
     const struct mx8_stored_tensor *stored = &m->tensor[index];
     if (stored->ndim != t->ndim || memcmp(stored->shape, t->shape, (size_t)t->ndim * sizeof t->shape[0]))
-        complain(bad, "%s has another shape (%lld elements, expected %lld)", t->name, (long long)stored->count,
-            (long long)t->count);
+        mx8i_complain(bad, "%s has shape %s, expected %s", t->name, mx8i_format_shape(got, stored->ndim, stored->shape),
+            mx8i_format_shape(want, t->ndim, t->shape));
     else if (stored->dtype != t->dtype && !(stored->dtype == MX8_BF16 && t->dtype == MX8_F32) &&
              !(stored->dtype == MX8_F32 && t->dtype == MX8_BF16 && t->may_round))
-        complain(
+        mx8i_complain(
             bad, "%s is %s, expected %s", t->name, mx8_get_dtype_name(stored->dtype), mx8_get_dtype_name(t->dtype));
 }
 
 enum mx8_status mx8i_load_pieces(
     const struct mx8_checkpoint *c, const struct mx8_state *s, int32_t exact, const struct mx8_exec *x) {
     const struct mx8_manifest *m = &c->manifest;
-    struct complaints bad = {.count = 0};
+    struct mx8_complaints bad = {.count = 0};
     for (int64_t i = 0; i < s->n_tensors; i++) check_tensor(m, &s->tensor[i], &bad);
     for (int64_t i = 0; exact && i < m->n_tensors; i++)
-        if (!holds_tensor(s, m->tensor[i].name)) complain(&bad, "%s is left over", m->tensor[i].name);
+        if (!holds_tensor(s, m->tensor[i].name)) mx8i_complain(&bad, "%s is left over", m->tensor[i].name);
     if (bad.count)
         return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s does not fit this job, %lld differences: %s", c->folder,
             (long long)bad.count, bad.text);

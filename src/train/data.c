@@ -88,8 +88,8 @@ static void hash_data(struct mx8_data *d, const struct mx8_data_options *o) {
         hash_number(&h, (uint64_t)d->source[i].total);
         hash_number(&h, (uint64_t)d->source[i].ids.document_end);
         hash_number(&h, random ? (uint64_t)o->vocab_size : 0);
-        const struct mx8_text *text = &d->source[i].text;
-        for (int64_t k = 0; k < text->count; k++) hash_number(&h, (uint64_t)text->file[k].size);
+        const struct mx8_source *text = d->source[i].part && d->source[i].part->width == 1 ? &d->source[i] : NULL;
+        for (int64_t k = 0; text && k < text->n_parts; k++) hash_number(&h, (uint64_t)text->part[k].count - 2);
     }
     for (int64_t i = 0; i < d->files.count; i++) {
         const char *slash = strrchr(d->files.file[i].path, '/'), *name = slash ? slash + 1 : d->files.file[i].path;

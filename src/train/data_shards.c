@@ -23,8 +23,9 @@ static int32_t load_int32(const uint8_t *bytes) {
     return value;
 }
 
-/* *out: where the tokens lie, from the file's first bytes (HEADER_BYTES of them, or all) and its size. */
-static enum mx8_status read_header(const char *path, const uint8_t *bytes, int64_t size, struct mx8_shard_layout *out) {
+/* How many tokens there are, where they lie and how wide they are, from the file's first bytes (HEADER_BYTES of them,
+ * or all) and its size. */
+static enum mx8_status read_header(const char *path, const uint8_t *bytes, int64_t size, struct mx8_data_part *out) {
     for (size_t i = 0; i < sizeof headers / sizeof headers[0]; i++) {
         if (size < (int64_t)sizeof(int32_t) || load_int32(bytes) != headers[i].magic) continue;
         if (size < HEADER_BYTES)
@@ -38,11 +39,15 @@ static enum mx8_status read_header(const char *path, const uint8_t *bytes, int64
             return MX8_FAIL(MX8_FORMAT_ERROR,
                 "%s: the header says %d tokens of %d bytes, the file holds %lld bytes of them", path, count,
                 headers[i].width, (long long)size - HEADER_BYTES);
-        *out = (struct mx8_shard_layout){count, HEADER_BYTES, headers[i].width};
+        out->count = count;
+        out->offset = HEADER_BYTES;
+        out->width = headers[i].width;
         return MX8_OK;
     }
     int32_t width = has_suffix(path, ".u32.bin") ? 4 : 2;
-    *out = (struct mx8_shard_layout){size / width, 0, width};
+    out->count = size / width;
+    out->offset = 0;
+    out->width = width;
     if (size % width)
         return MX8_FAIL(MX8_FORMAT_ERROR, "%s: no llm.c header, and %lld bytes are no whole number of %d-byte tokens",
             path, (long long)size, width);
@@ -52,7 +57,7 @@ static enum mx8_status read_header(const char *path, const uint8_t *bytes, int64
 /* ---- a shard by itself ---- */
 
 enum mx8_status mx8i_open_shard(const char *path, struct mx8_shard *s) {
-    struct mx8_shard_layout layout = {0};
+    struct mx8_data_part layout = {0};
     *s = (struct mx8_shard){.path = mx8i_copy_text(path)};
     if (!s->path) return MX8_OUT_OF_MEMORY;
     enum mx8_status status = mx8i_map_file(path, &s->map);
@@ -88,64 +93,37 @@ int64_t mx8i_load_token(const struct mx8_shard *s, int64_t index) {
 
 /* Tokens [from, from + n) of one shard, each checked against the vocabulary. */
 static enum mx8_status read_tokens(
-    const struct mx8_source *s, const struct mx8_source_shard *shard, int64_t from, int64_t n, int32_t *out) {
-    const struct mx8_shard_layout *l = &shard->layout;
-    size_t bytes = (size_t)n * (size_t)l->width;
-    MX8_TRY(
-        mx8i_read_data_file(s->files, shard->file, l->offset + from * l->width, (uint8_t *)(out + n) - bytes, bytes));
-    mx8i_widen_tokens(out, n, l->width);
+    const struct mx8_source *s, const struct mx8_data_part *p, int64_t from, int64_t n, int32_t *out) {
+    size_t bytes = (size_t)n * (size_t)p->width;
+    MX8_TRY(mx8i_read_data_file(s->files, p->file, p->offset + from * p->width, (uint8_t *)(out + n) - bytes, bytes));
+    mx8i_widen_tokens(out, n, p->width);
     for (int64_t i = 0; i < n; i++)
         if ((uint32_t)out[i] >= (uint64_t)s->vocab_size)
             return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: token %lld is %u, expected less than model.vocab_size %lld",
-                s->files->file[shard->file].path, (long long)(from + i), (unsigned)(uint32_t)out[i],
+                s->files->file[p->file].path, (long long)(from + i), (unsigned)(uint32_t)out[i],
                 (long long)s->vocab_size);
     return MX8_OK;
 }
 
-static const struct mx8_source_shard *find_shard(const struct mx8_shards *t, int64_t at) {
-    int64_t low = 0, high = t->count - 1;
-    while (low < high) {
-        int64_t middle = (low + high + 1) / 2;
-        if (t->shard[middle].start <= at)
-            low = middle;
-        else
-            high = middle - 1;
-    }
-    return &t->shard[low];
-}
-
 static enum mx8_status read_shards(const struct mx8_source *s, int64_t at, int64_t n, int32_t *out) {
-    for (const struct mx8_source_shard *shard = find_shard(&s->shards, at); n > 0; shard++) {
-        int64_t left = shard->start + shard->layout.count - at, part = left < n ? left : n;
-        if (part == 0) continue; /* an empty shard */
-        MX8_TRY(read_tokens(s, shard, at - shard->start, part, out));
-        at += part;
-        out += part;
-        n -= part;
+    for (const struct mx8_data_part *p = mx8i_find_data_part(s, at); n > 0; p++) {
+        int64_t left = p->start + p->count - at, some = left < n ? left : n;
+        if (some == 0) continue; /* an empty shard */
+        MX8_TRY(read_tokens(s, p, at - p->start, some, out));
+        at += some;
+        out += some;
+        n -= some;
     }
-    return MX8_OK;
-}
-
-static enum mx8_status add_shard(struct mx8_source *s, const char *path) {
-    struct mx8_source_shard *shard = &s->shards.shard[s->shards.count];
-    uint8_t first[HEADER_BYTES];
-    MX8_TRY(mx8i_add_data_file(s->files, path, &shard->file));
-    int64_t size = s->files->file[shard->file].size, look = size < HEADER_BYTES ? size : HEADER_BYTES;
-    MX8_TRY(mx8i_read_data_file(s->files, shard->file, 0, first, (size_t)look));
-    MX8_TRY(read_header(path, first, size, &shard->layout));
-    shard->start = s->total;
-    s->shards.count++;
-    s->total += shard->layout.count;
     return MX8_OK;
 }
 
 /* The first tokens of a shard that no manifest vouches for; the others are checked when they are read. */
-static enum mx8_status look_at_tokens(struct mx8_source *s, const struct mx8_source_shard *shard) {
+static enum mx8_status look_at_tokens(struct mx8_source *s, const struct mx8_data_part *p) {
     int32_t tokens[4096];
-    int64_t end = shard->layout.count < FIRST_LOOK ? shard->layout.count : FIRST_LOOK;
+    int64_t end = p->count < FIRST_LOOK ? p->count : FIRST_LOOK;
     for (int64_t at = 0, n; at < end; at += n) {
         n = end - at < 4096 ? end - at : 4096;
-        MX8_TRY(read_tokens(s, shard, at, n, tokens));
+        MX8_TRY(read_tokens(s, p, at, n, tokens));
     }
     return MX8_OK;
 }
@@ -188,18 +166,20 @@ static enum mx8_status add_manifest(struct mx8_source *s, const char *path, int 
     return MX8_OK;
 }
 
-static enum mx8_status add_shards(struct mx8_source *s, char **paths, int64_t count) {
-    int known = 0;
-    s->shards.shard = mx8i_allocate((size_t)count * sizeof *s->shards.shard, "the table of token shards");
-    if (!s->shards.shard) return MX8_OUT_OF_MEMORY;
-    for (int64_t i = 0; i < count; i++) {
-        size_t length = get_folder_length(paths[i]);
-        if (i == 0 || length != get_folder_length(paths[i - 1]) || strncmp(paths[i], paths[i - 1], length) != 0)
-            MX8_TRY(add_manifest(s, paths[i], &known));
-        MX8_TRY(add_shard(s, paths[i]));
-        if (!known) MX8_TRY(look_at_tokens(s, &s->shards.shard[i]));
-    }
-    if (s->total == 0) return MX8_FAIL(MX8_FORMAT_ERROR, "%s: no tokens in %lld shards", s->path, (long long)count);
+static int in_same_folder(const char *a, const char *b) {
+    size_t length = get_folder_length(a);
+    return length == get_folder_length(b) && !strncmp(a, b, length);
+}
+
+static enum mx8_status add_shard(struct mx8_source *s, const char *path, struct mx8_data_part *p) {
+    uint8_t first[HEADER_BYTES];
+    int64_t size = s->files->file[p->file].size, look = size < HEADER_BYTES ? size : HEADER_BYTES;
+    if (!s->n_parts || !in_same_folder(path, s->files->file[s->part[s->n_parts - 1].file].path))
+        MX8_TRY(add_manifest(s, path, &s->vouched));
+    MX8_TRY(mx8i_read_data_file(s->files, p->file, 0, first, (size_t)look));
+    MX8_TRY(read_header(path, first, size, p));
+    if (!s->vouched) MX8_TRY(look_at_tokens(s, p));
+    mx8i_append_data_part(s, p);
     return MX8_OK;
 }
 
@@ -212,15 +192,12 @@ static enum mx8_status choose_document_end(struct mx8_source *s) {
 }
 
 enum mx8_status mx8i_open_shards(struct mx8_source *s) {
-    char **paths;
     int64_t count;
-    MX8_TRY(mx8i_list_files(s->path, mx8i_is_folder(s->path) ? ".bin" : NULL, &paths, &count));
-    enum mx8_status status = add_shards(s, paths, count);
-    mx8i_release_list(paths, count);
-    MX8_TRY(status);
+    MX8_TRY(mx8i_add_data_parts(s, mx8i_is_folder(s->path) ? ".bin" : NULL, add_shard, &count));
+    if (s->total == 0) return MX8_FAIL(MX8_FORMAT_ERROR, "%s: no tokens in %lld shards", s->path, (long long)count);
     MX8_TRY(choose_document_end(s));
     s->description = mx8i_format_text("%lld token %s, %.2f M tokens under %s, documents end with %lld%s",
-        (long long)s->shards.count, s->shards.count == 1 ? "shard" : "shards", (double)s->total / 1e6, s->path,
+        (long long)s->n_parts, s->n_parts == 1 ? "shard" : "shards", (double)s->total / 1e6, s->path,
         (long long)s->ids.document_end, s->ids.incomplete ? " (mx8 tokenize has not finished there)" : "");
     s->read = read_shards;
     return MX8_OK;

@@ -55,11 +55,46 @@ enum mx8_status mx8i_open_source(
 }
 
 void mx8i_close_source(struct mx8_source *s) {
-    mx8i_close_text(&s->text);
-    mx8i_release(s->shards.shard);
+    for (int64_t i = 0; i < s->n_parts; i++) mx8i_release(s->part[i].bytes);
+    mx8i_release(s->part);
     mx8i_release(s->description);
     mx8i_release(s->path);
     *s = (struct mx8_source){0};
+}
+
+/* ---- files as parts of a stream ---- */
+
+enum mx8_status mx8i_add_data_parts(struct mx8_source *s, const char *suffix,
+    enum mx8_status (*add)(struct mx8_source *s, const char *path, struct mx8_data_part *p), int64_t *n_files) {
+    char **paths;
+    MX8_TRY(mx8i_list_files(s->path, suffix, &paths, n_files));
+    s->part = mx8i_allocate((size_t)*n_files * sizeof *s->part, "the table of data files");
+    enum mx8_status status = s->part ? MX8_OK : MX8_OUT_OF_MEMORY;
+    for (int64_t i = 0; i < *n_files && status == MX8_OK && !s->full; i++) {
+        struct mx8_data_part part = {0};
+        status = mx8i_add_data_file(s->files, paths[i], &part.file);
+        if (status == MX8_OK) status = add(s, paths[i], &part);
+    }
+    mx8i_release_list(paths, *n_files);
+    return status;
+}
+
+void mx8i_append_data_part(struct mx8_source *s, const struct mx8_data_part *p) {
+    s->part[s->n_parts] = *p;
+    s->part[s->n_parts++].start = s->total;
+    s->total += p->count;
+}
+
+const struct mx8_data_part *mx8i_find_data_part(const struct mx8_source *s, int64_t at) {
+    int64_t low = 0, high = s->n_parts - 1;
+    while (low < high) {
+        int64_t middle = (low + high + 1) / 2;
+        if (s->part[middle].start <= at)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return &s->part[low];
 }
 
 /* In place, from the front: the int32 that is written never reaches a token that is still to be read. */

@@ -6,29 +6,13 @@
 #include "train/data.h"
 #include "train/data_file.h"
 
-/* A file of the text stream: BOS, its bytes, EOS. Small files live on the heap, large ones are read when needed. */
-struct mx8_text_file {
-    int64_t start, size;
-    uint8_t *bytes; /* NULL: read `file` */
-    int64_t file;
-};
-struct mx8_text {
-    struct mx8_text_file *file;
-    int64_t count;
-};
-
-/* Where the tokens of a shard lie: `width` bytes each, little-endian. */
-struct mx8_shard_layout {
-    int64_t count, offset;
-    int32_t width;
-};
-struct mx8_source_shard {
-    struct mx8_shard_layout layout;
-    int64_t start, file;
-};
-struct mx8_shards {
-    struct mx8_source_shard *shard;
-    int64_t count;
+/* A file's share of the stream: tokens [start, start + count). */
+struct mx8_data_part {
+    int64_t start, count;
+    int64_t file;       /* in the table of files, unless `bytes` holds it */
+    int64_t offset;     /* of a shard's first token, in bytes */
+    int32_t width;      /* bytes a token, little-endian */
+    uint8_t *bytes;     /* a small text, on the heap */
 };
 
 /* What made a source's ids. Ids of different tokenizers are never mixed. */
@@ -46,8 +30,10 @@ struct mx8_source {
     uint64_t seed;
     struct mx8_ids ids;
     char *path, *description;
-    struct mx8_text text;
-    struct mx8_shards shards;
+    struct mx8_data_part *part; /* in the stream's order */
+    int64_t n_parts;
+    int full;    /* no more files are wanted */
+    int vouched; /* a manifest says what made the shards of the folder at hand */
     /* tokens [at, at + n) of the stream, at + n <= total */
     enum mx8_status (*read)(const struct mx8_source *s, int64_t at, int64_t n, int32_t *out);
 };
@@ -57,8 +43,14 @@ enum mx8_status mx8i_open_source(
     const struct mx8_data_options *o, const char *path, struct mx8_data_files *files, struct mx8_source *out);
 void mx8i_close_source(struct mx8_source *s);
 enum mx8_status mx8i_open_text(struct mx8_source *s);
-void mx8i_close_text(struct mx8_text *t);
 enum mx8_status mx8i_open_shards(struct mx8_source *s);
+/* Calls add for every file at s->path, in the byte order of their paths; it fills *p and adds it by mx8i_append_data_part, or
+ * leaves the file out. suffix NULL: of files of any name. *n_files: how many there were. */
+enum mx8_status mx8i_add_data_parts(struct mx8_source *s, const char *suffix,
+    enum mx8_status (*add)(struct mx8_source *s, const char *path, struct mx8_data_part *p), int64_t *n_files);
+void mx8i_append_data_part(struct mx8_source *s, const struct mx8_data_part *p); /* sets its start */
+/* The part that holds token `at`. */
+const struct mx8_data_part *mx8i_find_data_part(const struct mx8_source *s, int64_t at);
 /* Turns n tokens of `width` bytes that lie at the end of out's n int32 into n int32. */
 void mx8i_widen_tokens(int32_t *out, int64_t n, int32_t width);
 
