@@ -17,22 +17,25 @@ static int fold(char c) {
     return c == '-' ? '_' : c;
 }
 
-/* Levenshtein distance of two keys, '-' and '_' alike. Texts longer than MAX_KEY are as far as can be. */
-static int measure_distance(const char *a, size_t a_size, const char *b, size_t b_size) {
-    if (a_size > MAX_KEY || b_size > MAX_KEY) return MAX_KEY;
+/* Levenshtein distance of two keys, '-' and '_' alike; `limit` when it is that or more. */
+static int measure_distance(const char *a, size_t a_size, const char *b, size_t b_size, int limit) {
+    const size_t apart = a_size > b_size ? a_size - b_size : b_size - a_size;
+    if (a_size > MAX_KEY || b_size > MAX_KEY || apart >= (size_t)limit) return limit;
     int row[MAX_KEY + 1];
     for (size_t j = 0; j <= b_size; j++) row[j] = (int)j;
     for (size_t i = 1; i <= a_size; i++) {
-        int diagonal = row[0];
+        int diagonal = row[0], least = (int)i;
         row[0] = (int)i;
         for (size_t j = 1; j <= b_size; j++) {
             int swap = diagonal + (fold(a[i - 1]) != fold(b[j - 1]));
             int step = (row[j - 1] < row[j] ? row[j - 1] : row[j]) + 1;
             diagonal = row[j];
             row[j] = swap < step ? swap : step;
+            if (row[j] < least) least = row[j];
         }
+        if (least >= limit) return limit; /* a row's least never falls */
     }
-    return row[b_size];
+    return row[b_size] < limit ? row[b_size] : limit;
 }
 
 /* Bytes of "training" in "training.steps"; 0 when there is no dot. */
@@ -48,7 +51,7 @@ struct nearest {
 };
 
 static void offer(struct nearest *best, const char *text, size_t size, const char *wanted, size_t wanted_size) {
-    int distance = measure_distance(text, size, wanted, wanted_size);
+    int distance = measure_distance(text, size, wanted, wanted_size, best->distance);
     if (distance < best->distance) *best = (struct nearest){text, size, distance};
 }
 
