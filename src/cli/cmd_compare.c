@@ -162,20 +162,21 @@ static void print_validation(const struct comparison *c) {
 }
 
 static void print_table(const struct comparison *c) {
-    char speed[32], gap[32], heading[48];
+    char speed[32], gap[32], loss[32], heading[48];
     snprintf(heading, sizeof heading, "loss gap to %s", c->result[0].recipe->name);
     double most_waiting = 0;
     printf("\n%-12s  %16s  %12s  %10s  %20s\n", "recipe", "median tokens/s", "peak memory", "final loss", heading);
     for (int i = 0; i < c->n; i++) {
         const struct result *r = &c->result[i];
         if (!r->done) continue;
-        if (i == 0 || !c->result[0].done)
+        if (i == 0 || !c->result[0].done || !isfinite(get_gap(c, r)))
             snprintf(gap, sizeof gap, "-");
         else
             snprintf(gap, sizeof gap, "%+.3f %%", get_gap(c, r));
-        printf("%-12s  %16s  %8.2f GiB  %10.4f  %20s\n", r->recipe->name,
+        snprintf(loss, sizeof loss, isfinite(r->summary.final_loss) ? "%.4f" : "-", r->summary.final_loss);
+        printf("%-12s  %16s  %8.2f GiB  %10s  %20s\n", r->recipe->name,
             mx8i_format_count(speed, (int64_t)(r->summary.median_tps + 0.5)),
-            (double)r->summary.peak_memory / (1 << 30), r->summary.final_loss, gap);
+            (double)r->summary.peak_memory / (1 << 30), loss, gap);
         most_waiting = fmax(most_waiting, r->summary.data_share);
     }
     printf("\nTokens/s: median over the steps but the first. Final loss: mean of the last 5 %% of the steps.\n"
@@ -184,20 +185,25 @@ static void print_table(const struct comparison *c) {
     print_validation(c);
 }
 
+/* JSON has no NaN and no Inf: null, so that a run that diverged keeps its row. */
+static json_t *make_number(double value) {
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
 static enum mx8_status write_json(const struct comparison *c) {
     json_t *list = json_array();
     for (int i = 0; i < c->n; i++) {
         const struct result *r = &c->result[i];
         if (!r->done) continue;
-        json_t *row = json_pack("{s:s, s:f, s:I, s:f, s:f, s:I, s:I, s:f, s:b}", "recipe", r->recipe->name,
-            "median_tokens_per_second", r->summary.median_tps, "peak_memory_bytes", (json_int_t)r->summary.peak_memory,
-            "final_loss", r->summary.final_loss, "first_loss", r->summary.first_loss, "steps",
-            (json_int_t)r->summary.steps, "tokens", (json_int_t)r->summary.tokens, "seconds", r->summary.seconds,
-            "interrupted", r->summary.interrupted);
-        if (row) json_object_set_new(row, "data_share", json_real(r->summary.data_share));
+        json_t *row = json_pack("{s:s, s:o, s:I, s:o, s:o, s:I, s:I, s:f, s:b}", "recipe", r->recipe->name,
+            "median_tokens_per_second", make_number(r->summary.median_tps), "peak_memory_bytes",
+            (json_int_t)r->summary.peak_memory, "final_loss", make_number(r->summary.final_loss), "first_loss",
+            make_number(r->summary.first_loss), "steps", (json_int_t)r->summary.steps, "tokens",
+            (json_int_t)r->summary.tokens, "seconds", r->summary.seconds, "interrupted", r->summary.interrupted);
+        if (row) json_object_set_new(row, "data_share", make_number(r->summary.data_share));
         if (row && r->summary.validation_step)
-            json_object_set_new(row, "validation_loss", json_real(r->summary.validation_loss));
-        if (row && i > 0 && c->result[0].done) json_object_set_new(row, "gap_per_cent", json_real(get_gap(c, r)));
+            json_object_set_new(row, "validation_loss", make_number(r->summary.validation_loss));
+        if (row && i > 0 && c->result[0].done) json_object_set_new(row, "gap_per_cent", make_number(get_gap(c, r)));
         json_array_append_new(list, row); /* a row that could not be packed is NULL, and is left out */
     }
     char *text = json_dumps(list, JSON_INDENT(2));

@@ -1,3 +1,4 @@
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include "cli/cli.h"
@@ -16,6 +17,7 @@ static void print_summary(struct mx8_terminal *t, const struct mx8_summary *s, c
     char speed[32], steps[32], tokens[32], time[32];
     if (s->complete) {
         mx8i_print_line(t, "every step was done before: nothing to do (see checkpoint.enable)");
+        if (isfinite(s->final_loss)) mx8i_print_line(t, "final loss: %.4f", s->final_loss);
         return;
     }
     char from[48] = "", first[32];

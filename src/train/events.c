@@ -1,13 +1,16 @@
 #include "train/events.h"
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/time.h>
 #include <unistd.h>
 #include "base/error.h"
 #include "base/file.h"
+#include "base/folder.h"
 #include "base/memory.h"
 
 enum { MAX_SCALARS = 64, MAX_TAG = 127, MAX_VALUE = MAX_TAG + 16, MAX_EVENT = 64 + MAX_SCALARS * (MAX_VALUE + 4) };
+static const char file_name[] = "events.out.tfevents.";
 
 /* ---- TFRecord ---- */
 
@@ -101,22 +104,48 @@ static enum mx8_status write_record(struct mx8_events *e, const struct message *
     return MX8_FAIL(MX8_IO_ERROR, "%s: cannot be written: %s", e->path, strerror(errno));
 }
 
-/* Event: wall_time = 1, step = 2, file_version = 3, summary = 5. */
-enum mx8_status mx8i_open_events(const char *folder, struct mx8_events *out) {
+/* TensorBoard reads the files of a folder by name: a second after the newest one's, should that be of this second too.
+ */
+static enum mx8_status choose_time(const char *folder, int64_t now, int64_t *out) {
+    char **names;
+    int64_t count;
+    MX8_TRY(mx8i_list_folder(folder, &names, &count));
+    *out = now;
+    for (int64_t i = 0; i < count; i++) {
+        if (strncmp(names[i], file_name, sizeof file_name - 1) != 0) continue;
+        int64_t time = strtoll(names[i] + sizeof file_name - 1, NULL, 10);
+        if (time >= *out && time < INT32_MAX) *out = time + 1;
+    }
+    mx8i_release_list(names, count);
+    return MX8_OK;
+}
+
+/* Event: wall_time = 1, step = 2, file_version = 3, summary = 5, session_log = 7 { status = 1 { START = 1 } }. */
+enum mx8_status mx8i_open_events(const char *folder, int64_t first_step, struct mx8_events *out) {
     static const char version[] = "brain.Event:2";
+    static const uint8_t start[] = {1 << 3 | VARINT, 1};
     char host[65] = "localhost";
     uint8_t data[64];
     struct message event = {data, 0};
     double now = get_wall_time();
+    int64_t time;
     *out = (struct mx8_events){0};
     if (gethostname(host, sizeof host - 1) != 0) snprintf(host, sizeof host, "localhost");
     MX8_TRY(mx8i_make_folders(folder));
-    out->path = mx8i_format_text("%s/events.out.tfevents.%lld.%s.%d.0", folder, (long long)now, host, (int)getpid());
+    MX8_TRY(choose_time(folder, (int64_t)now, &time));
+    out->path = mx8i_format_text("%s/%s%lld.%s.%d.0", folder, file_name, (long long)time, host, (int)getpid());
     if (!out->path) return MX8_OUT_OF_MEMORY;
     out->file = fopen(out->path, "we");
     if (!out->file) return MX8_FAIL(MX8_IO_ERROR, "%s: cannot be written: %s", out->path, strerror(errno));
     put_double(&event, 1, now);
     put_bytes(&event, 3, version, sizeof version - 1);
+    MX8_TRY(write_record(out, &event));
+    if (first_step <= 0) return MX8_OK;
+    event.size = 0;
+    put_double(&event, 1, now);
+    put_key(&event, 2, VARINT);
+    put_varint(&event, (uint64_t)first_step);
+    put_bytes(&event, 7, start, sizeof start);
     return write_record(out, &event);
 }
 

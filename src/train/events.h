@@ -18,8 +18,10 @@ struct mx8_events {
     char *path;
 };
 
-/* Creates folder and in it events.out.tfevents.TIME.HOST.PID.0, which begins with the format's version. */
-enum mx8_status mx8i_open_events(const char *folder, struct mx8_events *out);
+/* Creates folder and in it events.out.tfevents.TIME.HOST.PID.0, which begins with the format's version and comes after
+ * the files that are there. first_step > 0: events of that step and later ones in those files hold no longer, which is
+ * how TensorBoard is told of a run that went back to a checkpoint. */
+enum mx8_status mx8i_open_events(const char *folder, int64_t first_step, struct mx8_events *out);
 /* All scalars of a step as one event, on disk before this returns. At most 64 of them, tags of at most 127 bytes. */
 enum mx8_status mx8i_write_events(struct mx8_events *e, int64_t step, const struct mx8_scalar *scalars, int n);
 void mx8i_close_events(struct mx8_events *e);

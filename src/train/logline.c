@@ -45,15 +45,24 @@ static void log_options(const struct mx8_log *log, const struct mx8_options *o) 
         if (o->value[i].set) mx8i_log(log, "%s = %s (%s)", o->table[i].key, o->value[i].text, o->value[i].source);
 }
 
+static void log_peak(
+    const struct mx8_log *log, const struct mx8_job *job, const struct mx8_context *ctx, double peak_flops) {
+    if (peak_flops <= 0)
+        mx8i_log(log, "Peak FLOPS of %.60s are in no table here: mfu is N/A", ctx->backend_reason);
+    else
+        mx8i_log(log, "Peak FLOPS used for computing MFU: %.3e%s%s%s", peak_flops, job->device ? "" : " (measured, ",
+            job->device ? "" : mx8_get_dtype_name(job->recipe.dtype), job->device ? "" : " products)");
+}
+
 void mx8i_log_start(const struct mx8_log *log, const struct mx8_job *job, const struct mx8_context *ctx,
-    const struct mx8_data *data, int64_t memory, int64_t capacity) {
+    const struct mx8_data *data, const struct mx8_device_facts *facts) {
     const char *device = job->device ? "CUDA" : "CPU";
     struct mx8_model_counts n = mx8i_count_model(&job->config, job->model.seq_len);
     char total[64], dense[64], sparse[64], active[64], tokens[64];
     if (job->description[0]) mx8i_log(log, "Starting job: %s", job->description);
     if (job->print_args) log_options(log, job->options);
-    mx8i_log(log, "%s capacity: %s with %.2fGiB memory, %d thread%s", device, ctx->backend_name, (double)capacity / GIB,
-        (int)ctx->exec.threads, ctx->exec.threads == 1 ? "" : "s");
+    mx8i_log(log, "%s capacity: %s with %.2fGiB memory, %d thread%s", device, ctx->backend_name,
+        (double)facts->capacity / GIB, (int)ctx->exec.threads, ctx->exec.threads == 1 ? "" : "s");
     mx8i_log(log, "Data: %s, %s tokens a pass", mx8i_describe_data(data),
         mx8i_format_thousands(tokens, (double)mx8i_count_tokens(data), 0));
     mx8i_log(log, "Total parameter count: dense %s, sparse %s, active %s",
@@ -62,9 +71,9 @@ void mx8i_log_start(const struct mx8_log *log, const struct mx8_job *job, const 
     mx8i_log(log, "Model llama4 %s size: %s total parameters", job->config.flavor,
         mx8i_format_thousands(total, (double)n.total, 0));
     mx8i_log(log, "Recipe: %s", job->recipe.name);
-    mx8i_log(log, "Peak FLOPS of this device are unknown: mfu is N/A");
-    mx8i_log(log, "%s memory usage for model: %.2fGiB(%.2f%%)", device, (double)memory / GIB,
-        get_per_cent(memory, capacity));
+    log_peak(log, job, ctx, facts->peak_flops);
+    mx8i_log(log, "%s memory usage for model: %.2fGiB(%.2f%%)", device, (double)facts->memory / GIB,
+        get_per_cent(facts->memory, facts->capacity));
     mx8i_log(log,
         "Trainer is initialized with local batch size %lld, global batch size %lld, gradient accumulation steps %lld, "
         "sequence length %lld, total steps %lld (warmup %lld)",

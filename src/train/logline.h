@@ -18,9 +18,13 @@ char *mx8i_format_thousands(char buffer[64], double value, int decimals);
 void mx8i_format_step(char *buffer, size_t size, const struct mx8_step_line *line);
 /* validate step:  1  loss:  8.1234  memory:  1.25GiB(3.10%)  tps: 1,234 */
 void mx8i_format_validation(char *buffer, size_t size, const struct mx8_step_line *line);
-/* What the job is and runs on, before the weights are made. memory, capacity: bytes. */
+struct mx8_device_facts {
+    int64_t memory, capacity; /* bytes: of the job; that were free before */
+    double peak_flops;        /* 0: unknown */
+};
+/* What the job is and runs on, before the weights are made. */
 void mx8i_log_start(const struct mx8_log *log, const struct mx8_job *job, const struct mx8_context *ctx,
-    const struct mx8_data *data, int64_t memory, int64_t capacity);
+    const struct mx8_data *data, const struct mx8_device_facts *facts);
 void mx8i_log_validation_set(const struct mx8_log *log, const struct mx8_validator *v);
 
 #endif

@@ -78,7 +78,8 @@ static void log_step(struct mx8_run *r, const struct mx8_step *s) {
         .loss = s->loss,
         .grad_norm = s->grad_norm,
         .tokens_per_second = (double)r->line_tokens / (double)mx8i_count_ranks(r->job) / seconds, /* as torchtitan */
-        .flops_per_token = mx8i_count_model(&r->job->config, r->job->model.seq_len).flops_per_token};
+        .flops_per_token = mx8i_count_model(&r->job->config, r->job->model.seq_len).flops_per_token,
+        .peak_flops = r->peak_flops};
     mx8i_format_step(text, sizeof text, &line);
     mx8i_log(&r->watch->log, "%s", text);
     r->line_time = now;

@@ -167,6 +167,7 @@ static enum mx8_status write_run(const struct mx8_job *job, const struct mx8_con
 enum mx8_status mx8i_open_metrics(const struct mx8_job *job, const struct mx8_context *ctx, struct mx8_model *model,
     const struct mx8_history *history, const struct mx8_log *log, struct mx8_metrics *out) {
     *out = (struct mx8_metrics){.capacity = out->capacity,
+        .peak_flops = out->peak_flops,
         .model = model,
         .layers = mx8i_count_moe_layers(model),
         .experts = job->config.num_experts};
@@ -178,7 +179,7 @@ enum mx8_status mx8i_open_metrics(const struct mx8_job *job, const struct mx8_co
     if (!out->load || !out->path) return MX8_OUT_OF_MEMORY;
     out->file = fopen(out->path, "ae");
     if (!out->file) return MX8_FAIL(MX8_IO_ERROR, "%s: cannot be written: %s", out->path, strerror(errno));
-    return job->tensorboard_folder[0] ? mx8i_open_board(job, &out->board) : MX8_OK;
+    return job->tensorboard_folder[0] ? mx8i_open_board(job, history->step, out->peak_flops, &out->board) : MX8_OK;
 }
 
 void mx8i_close_metrics(struct mx8_metrics *m) {

@@ -11,7 +11,8 @@ struct mx8_metrics {
     struct mx8_model *model;
     int64_t layers, experts; /* of the expert load */
     int64_t *load;           /* (layers, experts) tokens since the last bias update */
-    int64_t capacity;        /* bytes that were free before the job, 0 unknown; for TensorBoard */
+    int64_t capacity;        /* bytes that were free before the job, 0 unknown; this and the next for TensorBoard */
+    double peak_flops;       /* of the device, 0 unknown */
     struct mx8_board board;  /* no file: not asked for */
 };
 

@@ -57,6 +57,7 @@ static enum mx8_status read_line(struct mx8_report_run *r, int64_t room, const c
     r->speed[at] = get_number(object, "tokens_per_second");
     r->memory[at] = get_number(object, "memory");
     r->saturated[at] = get_number(object, "saturated");
+    r->last_tokens = fmax(get_number(object, "tokens"), 0);
     double validation = get_number(object, "validation_loss");
     if (isfinite(validation)) {
         r->validation_step[r->n_validations] = r->step[at];

@@ -21,6 +21,7 @@ struct mx8_report_run {
     int32_t n_facts;
     double median_speed, peak_memory, final_loss, total_saturated; /* speed without step 1; loss of the last 5 % */
     double waited, seconds;  /* for data; of all steps */
+    double last_tokens;      /* seen up to the last step */
     double data_share;       /* of the steps' time: waiting for data; NaN: not in the file */
     double final_validation; /* the last validation's loss; NaN: none */
 };

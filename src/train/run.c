@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "train/describe.h"
 #include "train/logline.h"
+#include "train/peak.h"
 #include "train/run_state.h"
 
 static enum mx8_status check_memory(const struct mx8_run *r) {
@@ -37,7 +38,9 @@ enum mx8_status mx8i_open_run(struct mx8_run *r) {
     MX8_TRY(allocate_host(r));
     MX8_TRY(mx8i_allocate_model(r->model, r->ctx));
     MX8_TRY(mx8i_open_optimizer(r->ctx, &r->optimizer));
-    mx8i_log_start(&r->watch->log, job, r->ctx, r->data, r->memory, r->capacity);
+    MX8_TRY(mx8i_find_peak(r->ctx, job->recipe.dtype, &r->peak_flops));
+    struct mx8_device_facts facts = {r->memory, r->capacity, r->peak_flops};
+    mx8i_log_start(&r->watch->log, job, r->ctx, r->data, &facts);
     if (r->validator) mx8i_log_validation_set(&r->watch->log, r->validator);
     if (job->print_after_conversion || job->recipe.convert_linear || job->recipe.convert_experts)
         mx8i_describe_conversion(r->model, job->print_after_conversion, &r->watch->log);
@@ -48,12 +51,12 @@ enum mx8_status mx8i_open_run(struct mx8_run *r) {
     r->optimizer.seed = job->seed;
     struct mx8_history history = {r->resumed ? r->step : 0, r->branched};
     r->metrics.capacity = r->capacity;
+    r->metrics.peak_flops = r->peak_flops;
     r->optimizer.scalars_on_device = r->compiled.on;
     if (r->compiled.on) mx8i_use_graphs(r->model, &r->watch->log);
     const int is_reporting = mx8i_is_first_rank(job) || job->save_for_all_ranks;
     if (is_reporting) MX8_TRY(mx8i_open_step_profile(job, r->ctx, &r->profile));
-    if (is_reporting)
-        MX8_TRY(mx8i_open_metrics(job, r->ctx, r->model, &history, &r->watch->log, &r->metrics));
+    if (is_reporting) MX8_TRY(mx8i_open_metrics(job, r->ctx, r->model, &history, &r->watch->log, &r->metrics));
     return mx8i_start_saving(r); /* files last: a job that cannot start leaves none */
 }
 

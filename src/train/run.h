@@ -37,6 +37,7 @@ struct mx8_run {
     struct mx8_validator *validator;   /* NULL: the job does not validate */
     double data_seconds, step_seconds; /* waiting for data; all steps so far */
     int64_t memory, capacity;          /* bytes held; bytes that were free before */
+    double peak_flops;                 /* what mfu is counted against; 0: unknown */
     double *losses, *speeds;           /* losses: of the steps that were not skipped; speeds: of all run here */
     int64_t n_losses, n_speeds;
     double first_loss;                 /* of step 1 */

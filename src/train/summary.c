@@ -1,6 +1,9 @@
 /* What a finished run comes down to. */
 #include <math.h>
 #include <stdlib.h>
+#include "base/error.h"
+#include "train/parallel.h"
+#include "train/report_data.h"
 #include "train/run.h"
 
 static int compare_doubles(const void *a, const void *b) {
@@ -26,6 +29,27 @@ static double get_final_loss(const struct mx8_run *r) {
     return sum / (double)n;
 }
 
+/* A run that was complete before loads nothing: what it came to stands in its metrics. */
+static void recall_run(struct mx8_run *r, struct mx8_summary *out) {
+    struct mx8_report_run past;
+    if (!mx8i_is_first_rank(r->job)) return;
+    if (mx8i_read_run(r->job->dump_folder, &past) != MX8_OK) {
+        mx8i_log(&r->watch->log, "warning: what this run came to is not known: %s", mx8_get_last_error());
+        return;
+    }
+    out->final_loss = past.final_loss;
+    out->median_tps = past.median_speed;
+    out->first_loss = past.n > 0 && past.step[0] == 1 ? past.loss[0] : (double)NAN;
+    out->tokens = (int64_t)past.last_tokens;
+    out->seconds = past.seconds;
+    out->data_share = isfinite(past.data_share) ? past.data_share : 0;
+    if (past.n_validations) {
+        out->validation_loss = past.final_validation;
+        out->validation_step = (int64_t)past.validation_step[past.n_validations - 1];
+    }
+    mx8i_release_run(&past);
+}
+
 void mx8i_summarize_run(struct mx8_run *r, struct mx8_summary *out) {
     out->final_loss = get_final_loss(r);
     out->median_tps = get_median_speed(r);
@@ -36,4 +60,5 @@ void mx8i_summarize_run(struct mx8_run *r, struct mx8_summary *out) {
     out->complete = r->complete;
     out->peak_memory = r->memory;
     out->seconds = r->started > 0 ? mx8i_get_seconds() - r->started : 0;
+    if (r->complete) recall_run(r, out);
 }

@@ -36,6 +36,15 @@ echo '{"step":' >>runs/bf16/metrics.jsonl
 expect 1 report runs/bf16
 has err 'runs/bf16/metrics\.jsonl:9'
 
+# Runs that are there already are compared by what they came to, though no step is run and no loss is in a checkpoint.
+for again in first second; do
+    expect 0 compare --recipes bf16,f32 $tiny --training.steps=3 --job.dump_folder=kept --checkpoint.enable
+    sed 's/"\(median_tokens_per_second\|seconds\|data_share\)": .*//' kept/compare.json >$again
+done
+cmp -s first second || fail "compare.json of finished runs differs from that of their runs"
+has out '^f32 +[0-9,]+ +[0-9.]+ GiB +[0-9.]+ +[+-][0-9.]+ %$'
+has_not out 'nan'
+
 # A recipe that cannot run ends the comparison.
 expect 1 compare --recipes bf16 $tiny --training.dataset_path=missing --job.dump_folder=none
 has err 'missing'

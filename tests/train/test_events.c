@@ -44,7 +44,7 @@ static void test_file(void **state) {
     struct folder f = make_folder();
     struct mx8_events e;
     const struct mx8_scalar scalars[] = {{"lr", 0.5}, {"a(%)", -2}};
-    assert_ok(mx8i_open_events(in_folder(&f, "tb/now"), &e));
+    assert_ok(mx8i_open_events(in_folder(&f, "tb/now"), 0, &e));
     assert_non_null(strstr(e.path, "/tb/now/events.out.tfevents."));
     assert_ok(mx8i_write_events(&e, 300, scalars, 2));
     assert_ok(mx8i_write_events(&e, 301, scalars, 0));
@@ -80,12 +80,36 @@ static void test_file(void **state) {
     remove_folder(&f);
 }
 
+/* A run that goes on: its file comes after the one before by name, and begins with the step that counts from here. */
+static void test_going_on(void **state) {
+    (void)state;
+    struct folder f = make_folder();
+    struct mx8_events e[3];
+    char *text;
+    size_t size;
+    write_file(in_folder(&f, "events.out.tfevents.x"), "", 0); /* no time: left out of the comparison */
+    for (int i = 0; i < 3; i++) {
+        assert_ok(mx8i_open_events(f.path, i ? 300 : 0, &e[i]));
+        if (i) assert_true(strcmp(e[i - 1].path, e[i].path) < 0);
+    }
+    assert_ok(mx8i_read_file(e[1].path, 1000, &text, &size));
+    static const uint8_t expected[] = {0x10, 0xAC, 0x02, /* step */
+        0x3A, 2, 0x08, 1};                               /* session_log: field 7 { status: field 1, START } */
+    const uint8_t *at = (const uint8_t *)text + 24 + 16;
+    assert_int_equal(get_little(at, 8), 9 + sizeof expected);
+    assert_memory_equal(at + 12 + 9, expected, sizeof expected);
+    assert_int_equal(size, 24 + 16 + 9 + sizeof expected + 16);
+    mx8i_release(text);
+    for (int i = 0; i < 3; i++) mx8i_close_events(&e[i]);
+    remove_folder(&f);
+}
+
 static void test_no_folder(void **state) {
     (void)state;
     struct folder f = make_folder();
     struct mx8_events e;
     write_file(in_folder(&f, "file"), "", 0);
-    assert_status(mx8i_open_events(in_folder(&f, "file/tb"), &e), MX8_IO_ERROR);
+    assert_status(mx8i_open_events(in_folder(&f, "file/tb"), 0, &e), MX8_IO_ERROR);
     assert_message("file");
     mx8i_close_events(&e);
     remove_folder(&f);
@@ -93,6 +117,6 @@ static void test_no_folder(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_crc32c), cmocka_unit_test(test_frames),
-        cmocka_unit_test(test_file), cmocka_unit_test(test_no_folder)};
+        cmocka_unit_test(test_file), cmocka_unit_test(test_going_on), cmocka_unit_test(test_no_folder)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "base/safetensors.h"
 #include "train/logline.h"
+#include "train/peak.h"
 
 static double get_json(const json_t *object, const char *key) {
     json_t *value = json_object_get(object, key);
@@ -109,6 +110,26 @@ static void test_step_line_as_torchtitan_prints_it(void **state) {
     assert_string_equal(mx8i_format_thousands(number, -100, 0), "-100");
 }
 
+static void test_peaks(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        double tflops;
+    } cases[] = {{"NVIDIA H200", 989}, {"NVIDIA H200 NVL", 835}, {"NVIDIA GH200 480GB", 989}, {"NVIDIA B200", 2250},
+        {"NVIDIA GB200", 2500}, {"NVIDIA H100 80GB HBM3", 989}, {"NVIDIA H100 PCIe", 756},
+        {"NVIDIA A100-SXM4-80GB", 312}, {"NVIDIA L40S", 362}, {"NVIDIA GeForce RTX 9999", 0}, {"", 0}};
+    for (size_t i = 0; i < COUNT(cases); i++)
+        if (mx8i_find_gpu_peak(cases[i].name) != cases[i].tflops * 1e12) fail_msg("%s", cases[i].name);
+    for (int dtype = 0; dtype < 2; dtype++) { /* the CPU is measured, well within anything that exists */
+        struct mx8_context *ctx;
+        double flops = 0;
+        assert_ok(mx8_create_context(&(struct mx8_context_options){.threads = 1}, &ctx));
+        assert_ok(mx8i_find_peak(ctx, dtype ? MX8_BF16 : MX8_F32, &flops));
+        assert_true(flops > 1e6 && flops < 1e14);
+        mx8_destroy_context(ctx);
+    }
+}
+
 /* torchtitan's parsers read the step lines: step 1 and the multiples of log_freq. */
 static void test_log_lines(void **state) {
     (void)state;
@@ -117,6 +138,7 @@ static void test_log_lines(void **state) {
     struct outcome *o = make_outcome();
     size_t seen = 0;
     assert_ok(RUN(o, &out, 1, F32));
+    assert_true(match_number(o->log.text, "Peak FLOPS used for computing MFU: ([0-9.]+)") > 0);
     for (char *rest = o->log.text, *line; (line = strsep(&rest, "\n"));) {
         double step = match_number(line, "step:[[:space:]]*([0-9]+)");
         if (isnan(step)) continue;
@@ -128,7 +150,7 @@ static void test_log_lines(void **state) {
         assert_true(fabs(loss - o->step[(int)step - 1].loss) < 1e-4);
         assert_non_null(strstr(line, "grad_norm: "));
         assert_non_null(strstr(line, "tflops: "));
-        assert_non_null(strstr(line, "mfu: "));
+        assert_true(match_number(line, "mfu: ([0-9.]+)%") >= 0); /* of what the CPU reaches */
     }
     assert_int_equal(seen, COUNT(steps));
     free(o);
@@ -434,6 +456,7 @@ int main(void) {
         cmocka_unit_test(test_profile),
         cmocka_unit_test(test_learns_and_records),
         cmocka_unit_test(test_step_line_as_torchtitan_prints_it),
+        cmocka_unit_test(test_peaks),
         cmocka_unit_test(test_log_lines),
         cmocka_unit_test(test_same_bits),
         cmocka_unit_test(test_accumulation),

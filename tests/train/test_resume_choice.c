@@ -1,5 +1,8 @@
 /* Which checkpoint a run goes on from: the newest whole one, an earlier one that is asked for, or none. */
+#include <math.h>
 #include "train/resume_testing.h"
+
+#define VALIDATE validation, "--validation.enable", "--validation.freq=2", "--validation.steps=1"
 
 static void cut_in_half(const char *path) {
     size_t size;
@@ -85,12 +88,26 @@ static void test_finished_runs(void **state) {
     (void)state;
     struct folder out = make_folder();
     struct outcome *o = make_outcome();
-    assert_ok(RUN(o, &out, 1, F32, ENABLE, EVERY));
+    char validation[128];
+    snprintf(validation, sizeof validation, "--validation.dataset_path=%s", in_folder(&corpus, "c.txt"));
+    assert_ok(RUN(o, &out, 1, F32, ENABLE, EVERY, VALIDATE));
     assert_true(exists(&out, "run/checkpoint/step-5/model.safetensors"));
+    const struct mx8_summary first = o->summary;
+    assert_true(first.validation_step == 5 && first.validation_loss > 0);
+    memset(o, 0, sizeof *o);
+    assert_ok(RUN(o, &out, 1, F32, ENABLE, EVERY, VALIDATE));
+    assert_true(o->n == 0 && o->summary.complete && o->summary.steps == 5);
+    /* the same results, from the metrics: no checkpoint of weights holds them */
+    assert_true(o->summary.final_loss == first.final_loss && o->summary.first_loss == first.first_loss);
+    assert_true(o->summary.tokens == first.tokens && o->summary.validation_loss == first.validation_loss);
+    assert_true(o->summary.validation_step == 5 && fabs(o->summary.median_tps / first.median_tps - 1) < 1e-6);
+    expect_log(o, "nothing is left to do");
+    assert_int_equal(rename(in_folder(&out, "run/metrics.jsonl"), in_folder(&out, "moved")), 0);
     memset(o, 0, sizeof *o);
     assert_ok(RUN(o, &out, 1, F32, ENABLE, EVERY));
-    assert_true(o->n == 0 && o->summary.complete && o->summary.steps == 5);
-    expect_log(o, "nothing is left to do");
+    expect_log(o, "warning: what this run came to is not known: ");
+    assert_true(o->summary.complete && isnan(o->summary.final_loss));
+    assert_int_equal(rename(in_folder(&out, "moved"), in_folder(&out, "run/metrics.jsonl")), 0);
     memset(o, 0, sizeof *o);
     assert_ok(RUN(o, &out, 1, F32, ENABLE, EVERY, "--training.steps=6"));
     expect_log(o, "step-5 holds weights only and cannot be resumed");
