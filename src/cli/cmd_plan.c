@@ -46,7 +46,7 @@ static void print_memory(const struct mx8_model *m, const struct mx8_gpu *gpu, c
     const struct mx8_memory_plan *plan = mx8i_get_memory_plan(m, NULL);
     printf("memory of a GPU\n");
     print_bytes("masters, moments, gradients", (double)(plan->masters + plan->moments + plan->gradients));
-    print_bytes("bf16 weights, own shard", (double)plan->copies);
+    if (plan->copies) print_bytes("bf16 weights", (double)plan->copies);
     print_bytes("gathered weights and their codes", (double)(plan->gathered + plan->codes));
     print_bytes("gradients on their way", (double)plan->reduced);
     print_bytes("activations", (double)plan->saved);

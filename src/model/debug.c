@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/safetensors.h"
+#include "mx8/formats.h"
 
 /* ---- outlier channels ---- */
 
@@ -95,6 +96,26 @@ static enum mx8_status fetch_tensor(struct mx8_model *m, struct mx8_st_entry *e,
     return x->k->download(x, data, t->data, e->size);
 }
 
+/* A weight that is there as codes and masters alone, as its quantizer sees it. */
+static enum mx8_status fetch_rounded_weight(struct mx8_model *m, const struct mx8_param *p, struct mx8_st_entry *e) {
+    if (m->parallel) {
+        return MX8_FAIL(MX8_UNSUPPORTED,
+            "debug.dump_tensors: %s comes to this process as codes, expected parallelism.fsdp_gather_dtype=bfloat16",
+            p->name);
+    }
+    const struct mx8_tensor t = mx8_make_tensor(m->masters + p->at, MX8_F32, p->ndim, p->shape);
+    MX8_TRY(fetch_tensor(m, e, &t));
+    const float *values = e->data;
+    uint16_t *bits = (uint16_t *)(uintptr_t)e->data; /* element i lands on what was read before it */
+    for (int64_t i = 0; i < p->count; i++) {
+        const uint16_t rounded = mx8_encode_bf16(values[i]);
+        memcpy((uint8_t *)bits + (size_t)i * sizeof rounded, &rounded, sizeof rounded);
+    }
+    e->dtype = MX8_BF16;
+    e->size = (size_t)p->count * sizeof *bits;
+    return MX8_OK;
+}
+
 static enum mx8_status write_entries(const char *path, const char *name, const struct mx8_st_entry *e, int64_t n) {
     const char *const metadata[] = {"weight", name, NULL};
     struct mx8_st_writer w;
@@ -120,7 +141,8 @@ enum mx8_status mx8i_dump_linear(struct mx8_model *m, const struct mx8_param *p,
     if (suffix) *suffix = 0;
     char *path = mx8i_format_text("%s/%s.safetensors", dump->folder, name);
     enum mx8_status status = path ? mx8i_make_folders(dump->folder) : MX8_OUT_OF_MEMORY;
-    for (int64_t i = 0; i < n && status == MX8_OK; i++) status = fetch_tensor(m, &entry[i], source[i]);
+    for (int64_t i = 0; i < n && status == MX8_OK; i++)
+        status = source[i]->ndim ? fetch_tensor(m, &entry[i], source[i]) : fetch_rounded_weight(m, p, &entry[i]);
     if (status == MX8_OK) status = write_entries(path, p->name, entry, n);
     if (status == MX8_OK) dump->count++;
     for (int64_t i = 0; i < n; i++) mx8i_release((void *)(uintptr_t)entry[i].data);

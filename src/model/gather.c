@@ -165,16 +165,15 @@ static enum mx8_status quantize_part(struct message *g, const struct part *t, st
 static enum mx8_status pack_part(struct message *g, const struct part *t) {
     struct mx8_model *m = g->m;
     const size_t width = get_width(m), mark = m->scratch.used;
-    uint8_t *own = m->copies ? (uint8_t *)m->copies : (uint8_t *)m->masters;
-    if (own) own += t->p->at * width;
-    if (t->p->mxfp8) {
-        const int64_t K = count_columns(t), shape[2] = {t->count / K, K};
-        const enum mx8_status status = quantize_part(g, t, mx8_make_tensor(own, m->recipe.dtype, 2, shape));
-        m->scratch.used = mark;
-        return status;
+    if (!t->p->mxfp8) {
+        uint8_t *to = take(g, t->count * (int64_t)width);
+        return mx8i_round_masters(m, to, t->p->at, (size_t)t->count);
     }
-    uint8_t *to = take(g, t->count * (int64_t)width);
-    return m->planning ? MX8_OK : m->ctx->exec.k->copy(&m->ctx->exec, to, own, (size_t)t->count * width);
+    struct mx8_tensor w = mx8i_take_rows(&m->scratch, m->recipe.dtype, t->count / count_columns(t), count_columns(t));
+    enum mx8_status status = mx8i_round_masters(m, w.data, t->p->at, (size_t)t->count);
+    if (status == MX8_OK) status = quantize_part(g, t, w);
+    m->scratch.used = mark;
+    return status;
 }
 
 enum mx8_status mx8i_send_codes(struct mx8_model *m, int32_t unit, int32_t experts) {

@@ -110,6 +110,7 @@ struct mx8_model {
     struct mx8_layer *layer;
     const struct mx8_param *embedding, *norm, *head;
     int64_t T, moe_layers, logit_rows;
+    int64_t weight_piece;     /* elements that are rounded to bf16 at a time, to be quantized */
     int64_t head_rows;        /* of a chunk of the head in training, 0: the operator picks */
     size_t head_bytes;        /* of gradients that lend the head its workspace, 0: none */
     size_t io_size, readback_size;
@@ -235,6 +236,13 @@ enum mx8_status mx8i_moe_backward(struct mx8_model *m, struct mx8_layer *l, stru
 enum mx8_status mx8i_layer_forward(struct mx8_model *m, struct mx8_layer *l, int32_t recompute);
 enum mx8_status mx8i_layer_backward(struct mx8_model *m, struct mx8_layer *l, struct mx8_tensor d);
 
+/* The optimizer leaves bf16 copies: in one process, of what is read as bf16. Several gather masters, rounded on the way. */
+static inline int32_t mx8i_keeps_copies(const struct mx8_model *m) {
+    return !m->parallel && m->recipe.dtype == MX8_BF16;
+}
+/* Nobody has the weight in the recipe's dtype: its codes are made from the masters, rounded in between. */
+int32_t mx8i_is_codes_only(const struct mx8_model *m, const struct mx8_param *p);
+
 /* ---- shard.c: places in the flat arrays and in the units, from the grid ---- */
 enum mx8_status mx8i_plan_shards(struct mx8_model *m);
 void mx8i_free_shards(struct mx8_model *m);
@@ -303,7 +311,10 @@ enum mx8_status mx8i_round_for_control(
 enum mx8_status mx8i_dump_linear(struct mx8_model *m, const struct mx8_param *p, struct mx8_tensor x,
     struct mx8_tensor dy, struct mx8_tensor offsets);
 struct mx8_op_options mx8i_make_weight_quantizer(const struct mx8_model *m); /* weights.c */
-/* ---- weights.c: quantizes every converted weight of the unit ---- */
+/* ---- weights.c ---- */
+/* n masters from `at` as the recipe's dtype. */
+enum mx8_status mx8i_round_masters(struct mx8_model *m, void *to, size_t at, size_t n);
+/* Quantizes every converted weight of the unit. */
 enum mx8_status mx8i_walk_weights(struct mx8_model *m, int32_t unit);
 
 #endif

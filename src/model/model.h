@@ -71,8 +71,8 @@ enum mx8_status mx8i_init_weights(struct mx8_model *m, uint64_t seed);
 /* Masters -> bf16 copies and MXFP8 codes (all but what adamw wrote when copies_done). */
 enum mx8_status mx8i_refresh_weights(struct mx8_model *m, int32_t copies_done);
 
-/* Flat device arrays of `elements` (this rank's parts): masters and gradients in f32, both moments in moment_dtype; bf16
- * copies (NULL for the f32 recipe). */
+/* Flat device arrays of `elements` (this rank's parts): masters and gradients in f32, both moments in moment_dtype. bf16
+ * copies of what the stretches say (NULL: of nothing). */
 float *mx8i_get_masters(struct mx8_model *m);
 float *mx8i_get_gradients(struct mx8_model *m);
 void *mx8i_get_moment(struct mx8_model *m, int32_t which);
@@ -80,8 +80,8 @@ int32_t mx8i_get_moment_dtype(const struct mx8_model *m);
 uint16_t *mx8i_get_copies(struct mx8_model *m);
 float *mx8i_get_buffers(struct mx8_model *m);
 /* What an update walks over: n elements from `at` of the flat arrays, whose first is number `place` of all tensors'
- * elements, whoever holds them. Gaps between tensors may be part of it, in both counts. */
-struct mx8_stretch { size_t at; int64_t n; uint64_t place; };
+ * elements, whoever holds them. Gaps between tensors may be part of it, in all counts. copy_at: in the copies. */
+struct mx8_stretch { size_t at; int64_t n; uint64_t place; size_t copy_at; int32_t has_copy; };
 const struct mx8_stretch *mx8i_get_stretches(const struct mx8_model *m, int64_t *count);
 /* Memory whose contents mean nothing between two calls. */
 void *mx8i_get_scratch(struct mx8_model *m, size_t *bytes);

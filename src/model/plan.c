@@ -123,7 +123,7 @@ static void sum_plan(struct mx8_model *m) {
     const size_t n = m->params.elements;
     const int32_t training = m->options.training != 0;
     m->plan[0] = (struct mx8_memory_plan){.masters = n * sizeof(float),
-        .copies = m->recipe.dtype == MX8_BF16 ? n * sizeof(uint16_t) : 0,
+        .copies = mx8i_keeps_copies(m) ? m->unit[0].value_elements * sizeof(uint16_t) : 0,
         .codes = m->params.code_bytes,
         .gradients = training ? n * sizeof(float) : 0,
         .moments = training ? 2 * n * mx8_get_dtype_size(m->options.moment_dtype) : 0,
@@ -151,6 +151,7 @@ enum mx8_status mx8i_plan_model(const struct mx8_model_config *c, const struct m
     m->recipe = *r;
     m->options = *o;
     m->T = o->batch * o->seq_len;
+    m->weight_piece = INT64_C(1) << 26;
     /* About 64 MiB of f32 logits at a time, and no more rows than there are. */
     m->logit_rows = (INT64_C(1) << 24) / c->vocab_size + 1;
     if (m->logit_rows > m->T) m->logit_rows = m->T;

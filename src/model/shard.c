@@ -12,30 +12,37 @@ static size_t align(size_t n, size_t to) {
     return (n + to - 1) / to * to;
 }
 
-/* Tensors that follow each other here as they do among all tensors are one stretch. */
+/* Tensors that follow each other here, and among the copies, as they do among all tensors are one stretch. */
 static void find_stretches(struct mx8_model *m) {
     for (int64_t i = 0; i < m->params.count; i++) {
+        const struct mx8_param *p = &m->params.param[i];
         const struct mx8_part_of part = m->shard[i].part;
         const uint64_t place = m->shard[i].place + (uint64_t)part.first;
-        const size_t at = m->params.param[i].at;
+        const size_t at = p->at;
+        const int32_t has_copy = mx8i_keeps_copies(m) && !mx8i_is_codes_only(m, p);
         struct mx8_stretch *last = m->stretches ? &m->stretch[m->stretches - 1] : NULL;
         if (!part.count) continue;
         const size_t gap = last ? at - last->at - (size_t)last->n : 0; /* behind it: wraps to more than any gap */
-        if (last && gap < ALIGNMENT && place - last->place == at - last->at)
+        if (last && gap < ALIGNMENT && place - last->place == at - last->at && has_copy == last->has_copy)
             last->n += (int64_t)gap + part.count;
         else
-            m->stretch[m->stretches++] = (struct mx8_stretch){at, part.count, place};
+            m->stretch[m->stretches++] =
+                (struct mx8_stretch){at, part.count, place, has_copy ? m->shard[i].values_at : 0, has_copy};
     }
 }
 
-/* One process: one unit that holds everything where it lies anyway. */
+/* One process: one unit that holds everything where it lies anyway. Its values are the masters, or copies of those that
+ * are read as bf16. */
 static void plan_one_process(struct mx8_model *m) {
+    struct mx8_unit *u = &m->unit[0];
+    *u = (struct mx8_unit){.elements = m->params.elements, .forms = MX8_ALL_CODES, .state = MX8_UNIT_HERE};
     for (int64_t i = 0; i < m->params.count; i++) {
         const struct mx8_param *p = &m->params.param[i];
-        m->shard[i] = (struct mx8_shard){.place = p->at, .full_at = p->at, .values_at = p->at, .part = {0, p->count}};
+        m->shard[i] =
+            (struct mx8_shard){.place = p->at, .full_at = p->at, .values_at = u->value_elements, .part = {0, p->count}};
         memcpy(m->shard[i].shape, p->shape, sizeof p->shape);
+        if (!mx8i_is_codes_only(m, p)) u->value_elements += align((size_t)p->count, ALIGNMENT);
     }
-    m->unit[0] = (struct mx8_unit){.elements = m->params.elements, .state = MX8_UNIT_HERE};
 }
 
 /* Elements of a tensor that a cut must not divide: whole MX blocks in both orientations, whole tiles of weights. */

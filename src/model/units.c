@@ -58,10 +58,8 @@ static enum mx8_status gather_segment(struct mx8_model *m, struct mx8_unit *u, s
         m->traffic.gathered += (int64_t)bytes * (c->size - 1);
         return MX8_OK;
     }
-    const struct mx8_exec *x = &m->ctx->exec;
-    const uint8_t *own = m->copies ? (uint8_t *)m->copies : (uint8_t *)m->masters;
     uint8_t *place = u->values + s->values_at * width;
-    if (bytes) MX8_TRY(x->k->copy(x, place + from * width, own + s->local_at * width, bytes));
+    if (bytes) MX8_TRY(mx8i_round_masters(m, place + from * width, s->local_at, bytes / width));
     if (c->size == 1) return MX8_OK;
     size_t *cut = m->cut_bytes;
     for (int32_t r = 0; r <= c->size; r++) cut[r] = s->cut[r] * width;

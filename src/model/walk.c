@@ -81,10 +81,15 @@ static void *point_at(uint8_t *arena, size_t at) {
     return arena ? arena + at : NULL;
 }
 
+int32_t mx8i_is_codes_only(const struct mx8_model *m, const struct mx8_param *p) {
+    if (!p->mxfp8) return 0;
+    if (!m->parallel) return m->recipe.dtype == MX8_BF16;
+    return m->unit[mx8i_get_shard(m, p)->unit].segment[p->kind == MX8_PARAM_EXPERT].coded;
+}
+
 struct mx8_forms mx8i_view_weight(const struct mx8_model *m, const struct mx8_param *p) {
     const struct mx8_shard *s = mx8i_get_shard(m, p);
     const struct mx8_unit *u = &m->unit[s->unit];
-    const int32_t coded = p->mxfp8 && u->segment[p->kind == MX8_PARAM_EXPERT].coded;
     void *values = point_at(u->values, s->values_at * mx8_get_dtype_size(m->recipe.dtype));
     struct mx8_forms w = {.hp = mx8_make_tensor(values, m->recipe.dtype, p->ndim, s->shape)};
     if (!p->mxfp8) return w;
@@ -104,8 +109,8 @@ struct mx8_forms mx8i_view_weight(const struct mx8_model *m, const struct mx8_pa
         w.col.stride[2] = N;
         w.col_scale = mx8_make_tensor(col_scale, MX8_F8_E8M0, 3, (const int64_t[]){E, N / MX8_BLOCK, K});
     }
-    if (!coded) return w;
-    w.hp = MX8_ABSENT; /* only codes travel, and of those the ones that were asked for */
+    if (!mx8i_is_codes_only(m, p)) return w;
+    w.hp = MX8_ABSENT; /* of codes that travel, only those are here that were asked for */
     if (!(u->forms & MX8_ROW_CODES)) w.row = w.row_scale = MX8_ABSENT;
     if (!(u->forms & MX8_COL_CODES)) w.col = w.col_scale = MX8_ABSENT;
     return w;

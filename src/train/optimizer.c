@@ -76,7 +76,7 @@ static void *move(void *p, size_t elements, int32_t dtype) {
 enum mx8_status mx8i_apply_adamw(
     struct mx8_optimizer *o, const struct mx8_flat *flat, const struct mx8_adamw *a, double lr) {
     const struct mx8_adamw_state state = get_state(o, a, lr);
-    const struct mx8_stretch all = {.n = flat->n}, *stretch = flat->stretch ? flat->stretch : &all;
+    const struct mx8_stretch all = {.n = flat->n, .has_copy = 1}, *stretch = flat->stretch ? flat->stretch : &all;
     struct mx8_adamw_job job = {.lr = state.lr,
         .beta1 = (float)a->beta1,
         .beta2 = (float)a->beta2,
@@ -96,7 +96,7 @@ enum mx8_status mx8i_apply_adamw(
         job.grad = flat->grad + stretch->at;
         job.m = move(flat->m, stretch->at, flat->moment_dtype);
         job.v = move(flat->v, stretch->at, flat->moment_dtype);
-        job.copy = move(flat->copy, stretch->at, MX8_BF16);
+        job.copy = stretch->has_copy ? move(flat->copy, stretch->copy_at, MX8_BF16) : NULL;
         MX8_TRY(o->ctx->exec.k->adamw(&o->ctx->exec, &job));
     }
     return MX8_OK;

@@ -15,7 +15,7 @@ struct mx8_optimizer {
     uint64_t seed;    /* of rounding bf16 moments */
 };
 
-/* Device arrays of n elements; copy (bf16 weights) may be NULL. */
+/* Device arrays of n elements; copy (bf16 weights, of the stretches that have one) may be NULL. */
 struct mx8_flat {
     float *master, *grad;
     void *m, *v; /* of moment_dtype */

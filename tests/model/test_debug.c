@@ -172,9 +172,42 @@ static void test_dumped_operands_give_the_gradient(void **state) {
     nftw(folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
 }
 
+/* A converted weight is written as its quantizer sees it: its master, rounded to bf16. */
+static void test_dumped_weights_are_rounded_masters(void **state) {
+    (void)state;
+    char folder[] = "/tmp/mx8-dump-XXXXXX", path[64];
+    assert_non_null(mkdtemp(folder));
+    struct mx8_model_config c = make_tiny_config();
+    struct mx8_recipe r = make_recipe("mxfp8_moe");
+    struct mx8_model_options o = small;
+    r.wgrad_hp = o.training = 1; /* inputs stay in high precision */
+    struct subject s = {.ctx = make_context(1), .T = o.batch * o.seq_len};
+    assert_ok(mx8i_plan_model(&c, &r, &o, &s.m));
+    assert_ok(mx8i_allocate_model(s.m, s.ctx));
+    assert_ok(mx8i_init_weights(s.m, 7));
+    int32_t *ids = make_tokens(s.T, c.vocab_size, 4);
+    struct mx8_dump dump = {.folder = folder, .names = "layers.0.moe.experts.w2"};
+    mx8i_set_dump(s.m, &dump);
+    run_step(&s, ids, NULL);
+    assert_int_equal(dump.count, 1);
+    snprintf(path, sizeof path, "%s/layers.0.moe.experts.w2.safetensors", folder);
+    struct mx8_safetensors st;
+    assert_ok(mx8i_open_safetensors(path, &st));
+    const struct mx8_st_entry *w = mx8i_find_tensor(&st, "w");
+    const struct mx8_param *p = mx8i_find_param(mx8i_get_params(s.m), "layers.0.moe.experts.w2");
+    assert_true(p->mxfp8 && w->dtype == MX8_BF16 && w->size == 2 * (size_t)p->count);
+    for (int64_t i = 0; i < p->count; i++)
+        assert_int_equal(((const uint16_t *)w->data)[i], mx8_encode_bf16(mx8i_get_masters(s.m)[p->at + (size_t)i]));
+    mx8i_close_safetensors(&st);
+    free(ids);
+    free_subject(&s);
+    nftw(folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_outliers_are_planted),
         cmocka_unit_test(test_controls_spoil_the_gradient), cmocka_unit_test(test_controls_stay_in_the_plan),
-        cmocka_unit_test(test_dumped_operands_give_the_gradient)};
+        cmocka_unit_test(test_dumped_operands_give_the_gradient),
+        cmocka_unit_test(test_dumped_weights_are_rounded_masters)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

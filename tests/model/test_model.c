@@ -327,6 +327,10 @@ static void check_codes(struct subject *s, const char *name, const struct mx8_op
     struct mx8_forms w = mx8i_view_weight(s->m, p);
     const int64_t n = p->count, K = p->shape[p->ndim - 1], rows[2] = {n / K, K}, scales[2] = {n / K, K / 32};
     uint8_t *codes = calloc((size_t)n, 1), *bytes = calloc((size_t)(n / 32), 1);
+    assert_true(!w.hp.ndim); /* codes and masters are all that there is */
+    const struct mx8_exec *on = &s->ctx->exec;
+    w.hp = mx8_make_tensor(calloc((size_t)n, 2), MX8_BF16, p->ndim, p->shape);
+    assert_ok(on->k->cast(on, w.hp.data, MX8_BF16, mx8i_get_masters(s->m) + p->at, MX8_F32, n));
     struct mx8_tensor x = mx8_make_tensor(w.hp.data, w.hp.dtype, 2, rows),
                       q = mx8_make_tensor(codes, w.row.dtype, 2, rows);
     struct mx8_tensor e = mx8_make_tensor(bytes, MX8_F8_E8M0, 2, scales);
@@ -343,16 +347,20 @@ static void check_codes(struct subject *s, const char *name, const struct mx8_op
         assert_ok(mx8_quantize_cols(s->ctx, &q, &e, &w.hp, o));
     assert_memory_equal(codes, w.col.data, (size_t)n);
     assert_memory_equal(bytes, w.col_scale.data, (size_t)(n / 32));
+    free(w.hp.data);
     free(codes);
     free(bytes);
 }
 
-static void test_weight_codes(void **state) {
-    (void)state;
+/* Whatever the pieces are that masters are rounded in: all at once, 256 rows or an expert at a time. `multiple`: of an
+ * expert's rows, which a scale group of 128 divides or does not. */
+static void check_weight_codes(int64_t piece, int64_t multiple) {
     struct mx8_model_config c = make_variant(0);
     c.dim = 128;
-    c.multiple_of = 128;
+    c.vocab_size = 672; /* two pieces of 256 rows and a short one */
+    c.multiple_of = multiple;
     struct mx8_recipe r = make_recipe("mxfp8_moe");
+    snprintf(r.filter_fqns, sizeof r.filter_fqns, "router.gate");
     r.scale_rule = MX8_SCALE_FLOOR;
     r.weight_scale_group = 128;
     r.weight_tile_rows = 32;
@@ -360,12 +368,25 @@ static void test_weight_codes(void **state) {
     struct subject s = {.ctx = make_context(1), .T = o.batch * o.seq_len};
     assert_ok(mx8i_plan_model(&c, &r, &o, &s.m));
     assert_ok(mx8i_allocate_model(s.m, s.ctx));
+    if (piece) s.m->weight_piece = piece;
+    memset(s.m->codes, 0x5A, s.m->params.code_bytes);
+    memset(s.m->scratch.base, 0x5A, s.m->plan->scratch);
     assert_ok(mx8i_init_weights(s.m, 7));
-    const struct mx8_op_options geometry = {.scale_rule = MX8_SCALE_FLOOR, .scale_group = 128, .tile_rows = 32};
+    const struct mx8_op_options geometry = {
+        .scale_rule = MX8_SCALE_FLOOR, .scale_group = 128, .tile_rows = 32};
+    check_codes(&s, "output.weight", &geometry);
     check_codes(&s, "layers.1.attention.wq.weight", &geometry);
     check_codes(&s, "layers.2.moe.experts.w1", &geometry);
     check_codes(&s, "layers.0.moe.experts.w2", &geometry);
     free_subject(&s);
+}
+
+static void test_weight_codes(void **state) {
+    (void)state;
+    for (int64_t piece = 0; piece < 3; piece++) {
+        check_weight_codes(piece == 2 ? 70000 : piece, 128);
+        check_weight_codes(piece == 2 ? 70000 : piece, 32);
+    }
 }
 
 /* FLOOR clips what RCEIL does not; a recomputed layer is not counted twice. */

@@ -51,11 +51,9 @@ static double optimize(struct subject *s, const json_t *settings, int64_t step) 
         .master = mx8i_get_masters(s->m),
         .m = mx8i_get_moment(s->m, 0),
         .v = mx8i_get_moment(s->m, 1),
-        .grad = mx8i_get_gradients(s->m),
-        .copy = mx8i_get_copies(s->m),
-        .copy_dtype = MX8_BF16};
+        .grad = mx8i_get_gradients(s->m)};
     assert_ok(x->k->adamw(x, &job));
-    assert_ok(mx8i_refresh_weights(s->m, 1));
+    assert_ok(mx8i_refresh_weights(s->m, 0));
     return (double)norm;
 }
 
