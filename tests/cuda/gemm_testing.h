@@ -351,6 +351,7 @@ static inline void check_emulated(const struct product *c, const void *got, int6
         int64_t row = r.group * p->N + n;
         float want = fp8_multiply(a + m * p->K + r.from, b + row * p->K + r.from, r.to - r.from, FP8_PROMOTE,
             c->a.scales + m * c->a.blocks + r.from / MX8_BLOCK, c->b.scales + row * c->b.blocks + r.from / MX8_BLOCK);
+        if (p->bias) want += (float)c->bias[n]; /* in fp32, before the output's rounding */
         double value = load_number(got, at, p->c_dtype),
                rounded = p->c_dtype == MX8_F32 ? (double)want : (double)mx8_decode_bf16(mx8_encode_bf16(want));
         if (value != rounded)

@@ -241,6 +241,38 @@ static void tensor_core_is_emulated(void **state) {
     }
 }
 
+/* A bias runs on the fast path too, and is added in fp32 before the output is rounded: the emulator's bits. Lines whose
+ * bytes are no multiple of 16 take another path. */
+static void bias_is_emulated(void **state) {
+    (void)state;
+    NEEDS_CUDA();
+    if (cuda.info.capability != 90) skip();
+    static const int64_t NK[][2] = {{136, 2880}, {264, 512}, {2880, 128}, {64, 96}, {128, 1040}, {8, 256}};
+    for (int i = 0; i < COUNT(NK) * FAST_KINDS * 2 * 4; i++) {
+        const int64_t *nk = NK[i % COUNT(NK)];
+        const int k = i / COUNT(NK) % FAST_KINDS, turn = i / (COUNT(NK) * FAST_KINDS) % 4;
+        const int grouped = i / (COUNT(NK) * FAST_KINDS * 4);
+        struct problem p = {.mode = grouped ? MX8_GEMM_M_GROUPS : MX8_GEMM_DENSE,
+            .M = 300,
+            .N = nk[0],
+            .K = nk[1],
+            .tail = grouped ? 21 : 0,
+            .a = kinds[k].a,
+            .b = kinds[k].b,
+            .c_dtype = turn % 2 ? MX8_F32 : MX8_BF16,
+            .bias = 1 + turn / 2};
+        if (grouped) set_groups(&p, &(struct sizes){6, {1, 60, 0, 270, 29, 64}});
+        struct product c;
+        build_product(&c, &p);
+        assert_ok(cuda.exec.k->gemm(&cuda.exec, &c.job));
+        void *got = fetch_buffer(c.job.c, c.c_bytes, c.name);
+        check_product(&c, got);
+        check_emulated(&c, got, 1 + c.problem.M * c.problem.N * c.problem.K / 10000000);
+        free(got);
+        drop_product(&c);
+    }
+}
+
 /* The same bits every time, whatever order the blocks happen to run in. MX8_TEST_REPEATS: how often (50). */
 static void repeats_are_identical(void **state) {
     (void)state;
@@ -287,6 +319,7 @@ int main(void) {
         cuda_unit_test(nans_stay_where_they_belong),
         cuda_unit_test(empty_products_do_nothing),
         cuda_unit_test(tensor_core_is_emulated),
+        cuda_unit_test(bias_is_emulated),
         cuda_unit_test(repeats_are_identical),
     };
     return cmocka_run_group_tests_name("cuda.gemm", tests, open_cuda, close_cuda);

@@ -126,6 +126,7 @@ size_t cuda_attention_cudnn_workspace(const struct mx8_attention_job *j, int32_t
 enum mx8_status cuda_quantize_from(const struct mx8_exec *x, const struct mx8_quant_source *s, const struct mx8_quant_job *j);
 // GEMM paths: gemm.cu chooses. Each returns UNSUPPORTED without a message when the job is not for it.
 enum mx8_status cuda_gemm_sm90(const struct mx8_exec *x, const struct mx8_gemm_job *j);
+enum mx8_status cuda_gemm_bias_sm90(const struct mx8_exec *x, const struct mx8_gemm_job *j); // its choice, for jobs with a bias
 enum mx8_status cuda_gemm_lt(const struct mx8_exec *x, const struct mx8_gemm_job *j);
 enum mx8_status cuda_gemm_mma(const struct mx8_exec *x, const struct mx8_gemm_job *j);
 enum mx8_status cuda_gemm_simt(const struct mx8_exec *x, const struct mx8_gemm_job *j);

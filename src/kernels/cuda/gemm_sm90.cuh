@@ -41,11 +41,13 @@ struct Args {
     int sb_lines;           // fp32 scales of one group of B (see gemm_scales.cuh)
     void *c; int64_t c_ls, c_gs;
     int raster;             // M tiles per super-row
+    const void *bias;       // [N], bf16 or fp32; of configurations that have one
+    int bias_bf16;
 };
 
 // TA, TB (bf16 only): the operand's lines are contiguous instead of its k, as in input and weight gradients.
-template <Kind KIND_, Scales SC_, Output OUT_, bool TA_ = false, bool TB_ = false> struct Config {
-    static constexpr bool TA = TA_, TB = TB_;
+template <Kind KIND_, Scales SC_, Output OUT_, bool TA_ = false, bool TB_ = false, bool BIAS_ = false> struct Config {
+    static constexpr bool TA = TA_, TB = TB_, BIAS = BIAS_;
     static constexpr Kind KIND = KIND_;
     static constexpr Scales SC = SC_;
     static constexpr Output OUT = OUT_;
@@ -185,6 +187,10 @@ template <class C> struct Store {
         const int q = lane % 4;
 #pragma unroll
         for (int c = 0; c < BN / W; c++) {
+            if constexpr (C::BIAS) {
+#pragma unroll
+                for (int j = 0; j < W / 8; j++) add_bias(&v[(c * W / 8 + j) * 4], n0 + c * W + j * 8 + q * 2);
+            }
             const uint32_t buf = staging + (wg * C::PIECES + piece) * C::PIECE;
             if (wid % 4 == 0 && lane == 0) ptx::tma_wait_read<C::PIECES - 1>();
             ptx::bar_sync(2 + wg, 128);
@@ -216,6 +222,22 @@ template <class C> struct Store {
             }
             if (++piece == C::PIECES) piece = 0;
         }
+    }
+    // To columns n and n + 1 of two rows, in fp32 before the output is rounded, as the CPU does. N is even.
+    __device__ __forceinline__ void add_bias(float *v, int n) const {
+        if (n >= p.N) return;
+        float x, y;
+        if (p.bias_bf16) {
+            x = __bfloat162float(((const __nv_bfloat16 *)p.bias)[n]);
+            y = __bfloat162float(((const __nv_bfloat16 *)p.bias)[n + 1]);
+        } else {
+            x = ((const float *)p.bias)[n];
+            y = ((const float *)p.bias)[n + 1];
+        }
+        v[0] += x;
+        v[1] += y;
+        v[2] += x;
+        v[3] += y;
     }
     // Two threads a row. The buffer is written again only PIECES barriers later, so no barrier is needed after the reads.
     __device__ __forceinline__ void copy_rows(uint32_t buf, int n0, int row, int rows) const {
