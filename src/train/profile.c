@@ -42,6 +42,9 @@ static int is_same_kernel(const struct mx8_profile_row *a, const struct mx8_prof
     return a->unit == b->unit && a->label.backward == b->label.backward && !strcmp(a->kernel, b->kernel) &&
            !strcmp(a->label.op, b->label.op) && !strcmp(a->label.detail, b->label.detail);
 }
+static int is_same_operation(const struct mx8_profile_row *a, const struct mx8_profile_row *b) {
+    return a->unit == b->unit && a->label.backward == b->label.backward && !strcmp(a->kernel, b->kernel);
+}
 static int is_same_pass(const struct mx8_profile_row *a, const struct mx8_profile_row *b) {
     return a->label.layer == b->label.layer && !strcmp(a->label.pass, b->label.pass);
 }
@@ -73,6 +76,12 @@ static double get_work(const struct mx8_profile_row *r) {
     return r->unit == MX8_PROFILE_MEMORY ? r->bytes : r->flops;
 }
 
+/* Seconds at the ceiling. What runs faster, from a cache, counts as it is. */
+static double get_least_seconds(const struct mx8_profile_row *r, const struct mx8_ceilings *c) {
+    const double most = c->rate[r->unit], least = most > 0 ? get_work(r) / most : r->seconds;
+    return least < r->seconds ? least : r->seconds;
+}
+
 /* ---- for people ---- */
 
 static void log_row(const struct mx8_log *log, const struct mx8_step_profile *p, const struct mx8_profile_row *r,
@@ -100,6 +109,27 @@ static void log_kernels(const struct mx8_log *log, const struct mx8_step_profile
             rest += row[i].seconds;
     }
     mx8i_log(log, "  %10.3f ms %5.1f %%  all others", 1e3 * rest / (double)p->steps, 100 * rest / p->seconds);
+}
+
+/* The step's roofline: its time if every kernel ran at its ceiling, and which ones keep it from that. */
+static void log_roofline(const struct mx8_log *log, const struct mx8_step_profile *p, struct mx8_profile_row *row,
+    int64_t count, const struct mx8_ceilings *c) {
+    enum { NAMED = 4 };
+    char lost[256] = "";
+    double least = 0, kernels = 0;
+    int used = 0;
+    for (int64_t i = 0; i < count; i++) {
+        least += get_least_seconds(&row[i], c);
+        kernels += row[i].seconds;
+        row[i].seconds -= get_least_seconds(&row[i], c); /* what it loses, to sort by */
+    }
+    qsort(row, (size_t)count, sizeof *row, compare_seconds);
+    for (int64_t i = 0; i < count && i < NAMED && used < (int)sizeof lost; i++)
+        used += snprintf(lost + used, sizeof lost - (size_t)used, "%s%s %.3f ms, ", row[i].kernel,
+            row[i].label.backward ? " backward" : "", 1e3 * row[i].seconds / (double)p->steps);
+    mx8i_log(log, "Roofline: at the ceilings the kernels would take %.3f ms, %.0f %% of the step",
+        1e3 * least / (double)p->steps, 100 * least / p->seconds);
+    mx8i_log(log, "Beyond them: %soutside kernels %.3f ms", lost, 1e3 * (p->seconds - kernels) / (double)p->steps);
 }
 
 static void log_passes(
@@ -140,15 +170,17 @@ static json_t *describe_row(const struct mx8_profile_row *r, const struct mx8_ce
 static json_t *describe_profile(const struct mx8_step_profile *p, const struct mx8_context *ctx,
     const struct mx8_profile_row *row, int64_t count, const struct mx8_ceilings *c) {
     json_t *rows = json_array(), *ceilings = json_object();
+    double least = 0;
     for (int64_t i = 0; i < count; i++) {
+        least += get_least_seconds(&row[i], c);
         if (row[i].calls) json_array_append_new(rows, describe_row(&row[i], c));
     }
     for (int u = 0; u < MX8_PROFILE_UNITS; u++) {
         if (c->rate[u] > 0) json_object_set_new(ceilings, unit_names[u], json_real(c->rate[u]));
     }
     json_object_set_new(ceilings, "product_edge", json_integer((json_int_t)c->product));
-    return json_pack("{s:s, s:I, s:f, s:o, s:o}", "backend", ctx->backend_name, "steps", (json_int_t)p->steps,
-        "seconds", p->seconds, "ceilings", ceilings, "kernels", rows);
+    return json_pack("{s:s, s:I, s:f, s:f, s:o, s:o}", "backend", ctx->backend_name, "steps", (json_int_t)p->steps,
+        "seconds", p->seconds, "seconds_at_ceilings", least, "ceilings", ceilings, "kernels", rows);
 }
 
 static enum mx8_status write_file(const char *path, const char *text) {
@@ -209,6 +241,7 @@ enum mx8_status mx8i_report_step_profile(struct mx8_step_profile *p, const struc
         qsort(sum, (size_t)sums, sizeof *sum, compare_seconds);
         log_kernels(log, p, sum, sums, &ceilings);
         log_passes(log, p, sum, sum_rows(row, count, is_same_pass, sum));
+        log_roofline(log, p, sum, sum_rows(row, count, is_same_operation, sum), &ceilings);
         status = write_profile(job, describe_profile(p, ctx, row, count, &ceilings));
     }
     mx8i_release(sum);

@@ -446,6 +446,8 @@ static void test_profile(void **state) {
         found++;
     }
     assert_true(found > 0 && kernels > 0 && kernels <= json_real_value(json_object_get(profile, "seconds")));
+    double least = json_real_value(json_object_get(profile, "seconds_at_ceilings"));
+    assert_true(least > 0 && least <= kernels);
     json_decref(profile);
     remove_folder(&out);
     remove_folder(&plain_out);

@@ -114,11 +114,17 @@ MX8_INLINE void load_inner(
 
 /* The same transposed; columns past n are zero. */
 MX8_INLINE void load_outer(float *to, const void *rows, int64_t ls, int64_t n, int64_t d, float factor, int32_t dtype) {
-    for (int64_t r = 0; r < n; r++) {
-        const void *from = row_of(rows, r, ls, dtype);
-        for (int64_t i = 0; i < d; i++) to[i * OUTER + r] = f32_load_as(from, i, dtype) * factor;
+    for (int64_t r = 0; r < OUTER; r += MX8_VF) {
+        for (int64_t i = 0; i < d; i += MX8_VF) {
+            vf square[MX8_VF];
+            for (int64_t k = 0; k < MX8_VF; k++) {
+                square[k] = vf_set(0.0f);
+                if (r + k < n) square[k] = vf_mul(get_vf(row_of(rows, r + k, ls, dtype), i, d, dtype), vf_set(factor));
+            }
+            if (r < n) vf_transpose(square);
+            for (int64_t k = 0; k < MX8_VF; k++) vf_store(to + (i + k) * OUTER + r, square[k]);
+        }
     }
-    for (int64_t i = 0; n < OUTER && i < d; i++) memset(to + i * OUTER + n, 0, (size_t)(OUTER - n) * sizeof *to);
 }
 
 MX8_INLINE void store_sum(void *rows, int64_t ls, const float *sum, int64_t ld, int64_t n, int64_t d,

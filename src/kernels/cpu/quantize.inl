@@ -1,23 +1,25 @@
 /* Quantizers: 1x32 blocks along rows, 32x1 blocks along columns, or both from one read of the source.
  *
- * The source is cut into cells of 256 columns and as many rows as scales may tie together (at least 64, or the group or
- * tile); where rows alone are wanted and no rows share scales, cells are few rows of 2048 columns, which the hardware
- * reads ahead. A cell is all that a thread needs: it reads the largest magnitude of every block, merges them where a
- * group or tile shares its scale, then makes the codes (quantize_cell.inl). Cells at an edge, and sources whose columns
- * are not contiguous, are first copied to scratch as f32 with zeros around, so that the inner loops only know whole
- * blocks.
+ * The source is cut into cells. Rows alone whose scales are not tied together go through in runs of eight blocks
+ * (quantize_rows.inl). Else a cell is 64 rows of up to 1024 columns, or as many rows as scales tie together and fewer
+ * columns: long pieces of rows, because memory is read twice as fast that way as in short ones. A cell is read to
+ * scratch, and its largest magnitudes with it, while the cell before it is encoded (quantize_strip.inl); row codes
+ * are made on the way. Cells at an edge, and sources whose columns are not contiguous, are first copied as f32 with
+ * zeros around, so that the inner loops only know whole blocks.
  *
- * Bytes moved: 2 (bf16) or 4 (f32) in, 1 + 1/32 out for each orientation. 2026-12-01, AMD EPYC (Zen 3) shared with
- * other work, AVX2, one thread, bf16, bench/run_cpu --only quantizer, share of a copy's bandwidth for the same bytes:
- * rows 0.45 to 0.65, columns 0.3 to 0.4, both 0.2 to 0.3; docs/cpu.md says what holds them back. */
+ * Bytes moved: 2 (bf16) or 4 (f32) in, 1 + 1/32 out for each orientation. docs/cpu.md has the measured rates and what
+ * holds them back. */
 #include "kernels/cpu/quantize_block.inl"
 #include <omp.h>
 
 #include "kernels/cpu/quantize_cell.inl"
+#include "kernels/cpu/quantize_rows.inl"
+#include "kernels/cpu/quantize_strip.inl"
 
-enum { CELL_FLOATS = CELL_COLS * CELL_MAX_ROWS * 4, CELL_SCRATCH = CELL_FLOATS / 2 * 3 }; /* bytes, of a thread */
-enum { ROW_CELL_COLS = 2048, ROW_CELL_ROWS = 8 }; /* cells of rows alone, whose scales are not tied to other rows' */
-enum { BAND_COLS = 1024 };
+/* Bytes of a thread's scratch: a cell as f32, and two as halves, a line more to a row. */
+enum { CELL_FLOATS = CELL_VALUES * 4, HALVES = CELL_VALUES / 8 * 9, CELL_SCRATCH = CELL_FLOATS + 4 * HALVES };
+enum { LEAST_COLS = 256 };       /* of a cell: scales tie together as many */
+enum { ROW_CELL_COLS = 4096 };   /* cells of rows alone, whose scales are not tied to other rows' */
 enum { STREAM_CODES = 1 << 20 }; /* outputs from here on would not stay in the last cache anyway */
 
 /* ---- cells ---- */
@@ -28,13 +30,12 @@ struct span {
 };
 
 /* A cell whose edges are not whole blocks, or whose columns are not contiguous, as f32 with zeros around. */
-static void gather_cell(const struct mx8_quant_job *j, struct cell *c, int64_t first, float *to) {
+static void copy_cell(const struct mx8_quant_job *j, struct cell *c, float *to) {
     int64_t rows = blocks_of(c->rows) * MX8_BLOCK, cols = blocks_of(c->cols) * MX8_BLOCK;
     for (int64_t r = 0; r < rows; r++) {
         int64_t exist = r < c->rows ? c->cols : 0;
-        const int64_t from = first + r * j->src_stride[1];
         for (int64_t i = 0; i < exist; i++)
-            to[r * c->pitch + i] = f32_load_as(j->src, from + i * j->src_stride[2], j->src_dtype);
+            to[r * c->pitch + i] = f32_load_as(c->src, r * c->ld + i * j->src_stride[2], j->src_dtype);
         for (int64_t i = exist; i < cols; i++) to[r * c->pitch + i] = 0.0f;
     }
     c->src = to;
@@ -45,11 +46,18 @@ static void gather_cell(const struct mx8_quant_job *j, struct cell *c, int64_t f
 /* How a job's source is cut. */
 struct grid {
     int64_t rows, cols, across; /* of a cell; cells from left to right */
+    int runs;                   /* rows alone, whose scales are not tied to other rows' */
 };
 
-static struct grid choose_grid(const struct mx8_quant_job *j) {
-    struct grid g = {larger(STRIP_ROWS, larger(j->row_codes ? j->tile : 1, j->col_codes ? j->group : 1)), CELL_COLS, 0};
-    if (!j->col_codes && j->tile == 1) g = (struct grid){ROW_CELL_ROWS, ROW_CELL_COLS, 0};
+static struct grid choose_grid(const struct mx8_quant_job *j, int64_t threads) {
+    int64_t rows = larger(STRIP_ROWS, larger(j->row_codes ? j->tile : 1, j->col_codes ? j->group : 1));
+    int64_t cols = CELL_VALUES / rows, down = (j->rows + rows - 1) / rows * j->batch;
+    while (cols > LEAST_COLS && (j->cols + cols - 1) / cols * down < 4 * threads) cols /= 2;
+    struct grid g = {rows, cols, 0, 0};
+    if (!j->col_codes && j->tile == 1) {
+        cols = larger(MX8_BLOCK, smaller(ROW_CELL_COLS, blocks_of(j->cols) * MX8_BLOCK));
+        g = (struct grid){ROW_CELL_COLS / cols, cols, 0, 1};
+    }
     g.across = (j->cols + g.cols - 1) / g.cols;
     return g;
 }
@@ -59,12 +67,9 @@ struct place {
     int64_t row, col;
 };
 
-/* The i-th cell of a span. Columns are stored far apart, each in pages of its own: cells are taken in bands of some
- * across, downwards, so that a band's pages stay in the TLB. */
-static struct place find_place(const struct mx8_quant_job *j, const struct grid *g, int64_t rows, int64_t i) {
-    int64_t down = (rows + g->rows - 1) / g->rows, band = j->col_codes ? BAND_COLS / g->cols : g->across;
-    int64_t left = i / (band * down) * band, in_band = i % (band * down), width = smaller(band, g->across - left);
-    return (struct place){in_band / width * g->rows, (left + in_band % width) * g->cols};
+/* The i-th cell of a span, from left to right: memory is read as it lies. */
+static struct place find_place(const struct grid *g, int64_t i) {
+    return (struct place){i / g->across * g->rows, i % g->across * g->cols};
 }
 
 static int64_t source_at(const struct mx8_quant_job *j, const struct span *s, struct place p) {
@@ -92,9 +97,9 @@ static void find_outputs(const struct mx8_quant_job *j, const struct span *s, st
     }
 }
 
-/* The cell as the inner loops want it: whole blocks, contiguous columns. */
-static struct cell find_cell(const struct mx8_quant_job *j, const struct span *s, const struct grid *g, struct place at,
-    float *scratch) {
+/* A cell as it lies in memory. */
+static struct cell find_cell(
+    const struct mx8_quant_job *j, const struct span *s, const struct grid *g, struct place at) {
     int64_t first = source_at(j, s, at);
     struct cell c = {
         .src = (const char *)j->src + first * (int64_t)dtype_size(j->src_dtype),
@@ -103,53 +108,94 @@ static struct cell find_cell(const struct mx8_quant_job *j, const struct span *s
         .rows = smaller(g->rows, s->rows - at.row),
         .cols = smaller(g->cols, j->cols - at.col),
         .row_limit = s->row_limit - at.row,
+        .height = g->rows,
         .pitch = g->cols,
     };
     find_outputs(j, s, at, &c);
-    int whole = c.cols % MX8_BLOCK == 0 && (c.rows % MX8_BLOCK == 0 || !j->col_codes) && j->src_stride[2] == 1;
-    if (!whole) gather_cell(j, &c, first, scratch);
     return c;
 }
 
-/* Returns how many values saturated, if `count`: in the row orientation where there is one. */
-MX8_INLINE int64_t quantize_cell_as(const struct mx8_quant_job *j, struct cell *c, int32_t dtype, struct f8_format f,
-    int count, uint16_t *scratch) {
-    struct scales row, col;
-    int64_t clipped = 0;
-    struct encoder e = {.f = f, .exact = count, .clipped = count ? &clipped : NULL};
-    c->halves = c->src;
-    c->halves_ld = c->ld;
-    if (dtype != MX8_BF16 || c->col_codes) {
-        gather_halves(c, dtype, scratch, col.amax);
-        c->halves = scratch;
-        c->halves_ld = c->pitch;
-    }
-    if (c->row_codes) {
-        find_row_scales(j, c, dtype, f, &row);
-        e.row = &row;
-        e.exact |= row.hard;
-    }
-    if (c->col_codes) {
-        find_col_scales(j, c, dtype, f, &col);
-        e.col = &col;
-        e.exact |= col.hard;
-    }
-    if (!c->col_codes)
-        row_encode(j, c, dtype, &e);
-    else
-        strip_encode(j, c, dtype, &e);
-    return clipped;
+/* The inner loops want whole blocks and contiguous columns. */
+static int is_whole(const struct mx8_quant_job *j, const struct grid *g, const struct cell *c) {
+    return c->cols % MX8_BLOCK == 0 && (c->rows % MX8_BLOCK == 0 || g->runs) && j->src_stride[2] == 1;
 }
 
-/* e4m3 is compiled for its constants; RCEIL and CEIL never saturate. */
-static int64_t quantize_cell(const struct mx8_quant_job *j, struct cell *c, uint16_t *scratch) {
-    int count = j->saturated != NULL && (j->rule == MX8_SCALE_FLOOR || j->rule == MX8_SCALE_EVEN);
-    struct f8_format e4m3 = f8_describe(MX8_F8_E4M3), other = f8_describe(j->format);
-    if (j->format != MX8_F8_E5M2)
-        return c->dtype == MX8_F32 ? quantize_cell_as(j, c, MX8_F32, e4m3, count, scratch)
-                                   : quantize_cell_as(j, c, MX8_BF16, e4m3, count, scratch);
-    return c->dtype == MX8_F32 ? quantize_cell_as(j, c, MX8_F32, other, count, scratch)
-                               : quantize_cell_as(j, c, MX8_BF16, other, count, scratch);
+/* ---- cells one after the other ---- */
+
+/* What a thread holds: the cell that is encoded and the one that is read. */
+struct pipe {
+    struct cell cell[2];
+    struct scales row, col[2];
+    uint16_t *halves[2];
+    float *copy; /* of a cell that is not whole */
+    int at, full;
+    int64_t clipped;
+};
+
+static int is_counting(const struct mx8_quant_job *j) { /* RCEIL and CEIL never saturate */
+    return j->saturated != NULL && (j->rule == MX8_SCALE_FLOOR || j->rule == MX8_SCALE_EVEN);
+}
+
+MX8_INLINE void encode_cell_as(
+    const struct mx8_quant_job *j, const struct cell *c, struct f8_format f, struct pipe *p, struct reader *next) {
+    int count = is_counting(j);
+    struct encoder e = {.f = f, .exact = count, .row_clipped = count ? &p->clipped : NULL};
+    if (!j->row_codes) e.col_clipped = e.row_clipped;
+    if (j->row_codes && j->tile > 1) {
+        find_row_scales(j, c, f, &p->row);
+        e.row = &p->row;
+        e.exact |= p->row.hard;
+    }
+    if (j->col_codes) {
+        find_col_scales(j, c, f, &p->col[p->at]);
+        e.col = &p->col[p->at];
+        e.exact |= e.col->hard;
+    }
+    if (!j->col_codes)
+        encode_strips(j, c, &e, 1, 0, next);
+    else if (!e.row)
+        encode_strips(j, c, &e, 0, 1, next);
+    else
+        encode_strips(j, c, &e, 1, 1, next);
+}
+
+/* Encodes the cell that has been read and reads `next` meanwhile, which may be NULL. */
+static void encode_cell(const struct mx8_quant_job *j, struct pipe *p, const struct cell *next) {
+    struct reader r = {.cell = next, .col = &p->col[!p->at], .clipped = is_counting(j) ? &p->clipped : NULL};
+    if (next) start_reader(&r);
+    if (p->full && j->format != MX8_F8_E5M2)
+        encode_cell_as(j, &p->cell[p->at], f8_describe(MX8_F8_E4M3), p, &r);
+    else if (p->full)
+        encode_cell_as(j, &p->cell[p->at], f8_describe(MX8_F8_E5M2), p, &r);
+    read_rest(j, &r);
+    p->full = next != NULL;
+    p->at = !p->at;
+}
+
+static void push_cell(const struct mx8_quant_job *j, const struct grid *g, struct pipe *p, const struct cell *c) {
+    int whole = is_whole(j, g, c);
+    if (!whole && p->full) encode_cell(j, p, NULL); /* its source may lie where the copy goes */
+    struct cell *to = &p->cell[!p->at];
+    *to = *c;
+    to->halves = p->halves[!p->at];
+    if (!whole) copy_cell(j, to, p->copy);
+    encode_cell(j, p, to);
+}
+
+/* Rows alone, whose scales are not tied. */
+static int64_t quantize_runs(const struct mx8_quant_job *j, const struct grid *g, struct cell c, float *copy) {
+    struct f8_format e4m3 = f8_describe(MX8_F8_E4M3), e5m2 = f8_describe(MX8_F8_E5M2);
+    int64_t clipped = 0, *count = is_counting(j) ? &clipped : NULL;
+    if (!is_whole(j, g, &c)) copy_cell(j, &c, copy);
+    if (j->format != MX8_F8_E5M2 && c.dtype == MX8_BF16)
+        encode_runs(j, &c, MX8_BF16, e4m3, 0, c.rows, NULL, count);
+    else if (j->format != MX8_F8_E5M2)
+        encode_runs(j, &c, MX8_F32, e4m3, 0, c.rows, NULL, count);
+    else if (c.dtype == MX8_BF16)
+        encode_runs(j, &c, MX8_BF16, e5m2, 0, c.rows, NULL, count);
+    else
+        encode_runs(j, &c, MX8_F32, e5m2, 0, c.rows, NULL, count);
+    return clipped;
 }
 
 /* ---- the job ---- */
@@ -157,25 +203,25 @@ static int64_t quantize_cell(const struct mx8_quant_job *j, struct cell *c, uint
 /* A thread's share of all cells: an equal range of their order batch, group, row, column. */
 struct share {
     int64_t begin, end, passed; /* cells; `passed` lie in earlier spans */
-    float *scratch;
+    struct pipe pipe;
 };
 
-static int64_t cells_in(const struct grid *g, int64_t rows) { return (rows + g->rows - 1) / g->rows * g->across; }
+static int64_t cells_in(const struct grid *g, int64_t rows) {
+    return (rows + g->rows - 1) / g->rows * g->across;
+}
 
-static int64_t quantize_span(const struct mx8_quant_job *j, const struct span *s, const struct grid *g,
-    struct share *share) {
-    int64_t cells = cells_in(g, s->rows), clipped = 0, size = (int64_t)dtype_size(j->src_dtype);
+static void quantize_span(
+    const struct mx8_quant_job *j, const struct span *s, const struct grid *g, struct share *share) {
+    int64_t cells = cells_in(g, s->rows);
     int64_t first = larger(0, share->begin - share->passed), last = smaller(cells, share->end - share->passed);
     for (int64_t i = first; i < last; i++) {
-        struct cell c = find_cell(j, s, g, find_place(j, g, s->rows, i), share->scratch);
-        if (i + 1 < last && j->src_stride[2] == 1) {
-            c.next = (const char *)j->src + source_at(j, s, find_place(j, g, s->rows, i + 1)) * size;
-            c.next_ld = j->src_stride[1] * size;
-        }
-        clipped += quantize_cell(j, &c, (uint16_t *)(share->scratch + CELL_FLOATS / 4));
+        struct cell c = find_cell(j, s, g, find_place(g, i));
+        if (g->runs)
+            share->pipe.clipped += quantize_runs(j, g, c, share->pipe.copy);
+        else
+            push_cell(j, g, &share->pipe, &c);
     }
     share->passed += cells;
-    return clipped;
 }
 
 /* Codes that the column orientation has for each column. */
@@ -183,7 +229,9 @@ static int64_t col_length(const struct mx8_quant_job *j) {
     return j->n_groups == 0 ? larger(j->rows, j->padded_rows) : j->padded_rows;
 }
 
-static int64_t group_end(const struct mx8_quant_job *j, int32_t g) { return j->n_groups > 0 ? j->offsets[g] : j->rows; }
+static int64_t group_end(const struct mx8_quant_job *j, int32_t g) {
+    return j->n_groups > 0 ? j->offsets[g] : j->rows;
+}
 
 static int64_t padded_end_of(const struct mx8_quant_job *j, int64_t padded, int64_t rows) {
     return padded + (rows + j->padding - 1) / j->padding * j->padding;
@@ -199,23 +247,24 @@ static int64_t count_cells(const struct mx8_quant_job *j, const struct grid *gri
 }
 
 static int64_t quantize_share(const struct mx8_quant_job *j, const struct grid *grid, struct share *share) {
-    int64_t clipped = 0, length = col_length(j);
+    int64_t length = col_length(j);
     for (int64_t b = 0; b < j->batch; b++) {
         int64_t start = 0, padded = 0;
         for (int32_t g = 0; g < larger(j->n_groups, 1); g++) {
             int64_t end = group_end(j, g);
             struct span s = {b, start, end - start, padded, length - padded};
-            clipped += quantize_span(j, &s, grid, share);
+            quantize_span(j, &s, grid, share);
             padded = padded_end_of(j, padded, end - start);
             start = end;
         }
     }
-    return clipped;
+    if (share->pipe.full) encode_cell(j, &share->pipe, NULL);
+    return share->pipe.clipped;
 }
 
 /* Zeros for a rectangle of bytes, most often with rows contiguous: the column orientation as it is stored. */
-static void clear_bytes(const struct mx8_exec *x, uint8_t *bytes, int64_t rows, int64_t row_stride, int64_t cols,
-    int64_t col_stride) {
+static void clear_bytes(
+    const struct mx8_exec *x, uint8_t *bytes, int64_t rows, int64_t row_stride, int64_t cols, int64_t col_stride) {
     if (rows <= 0 || cols <= 0) return;
     int by_cols = row_stride == 1;
     int64_t lines = by_cols ? cols : rows, line_stride = by_cols ? col_stride : row_stride;
@@ -265,16 +314,19 @@ static enum mx8_status quantize(const struct mx8_exec *x, const struct mx8_quant
     j.tile = (int32_t)larger(j.tile, 1);
     j.col_tile = j.col_tile > 0 ? j.col_tile : j.tile;
     j.padding = (int32_t)larger(j.padding, MX8_BLOCK);
-    struct grid grid = choose_grid(&j);
+    struct grid grid = choose_grid(&j, x->threads);
     int64_t cells = count_cells(&j, &grid), clipped = 0;
 #pragma omp parallel num_threads(x->threads) reduction(+ : clipped) if (cells > 2)
     {
         int64_t thread = omp_get_thread_num(), threads = omp_get_num_threads();
-        struct share share = {
-            .begin = cells * thread / threads,
-            .end = cells * (thread + 1) / threads,
-            .scratch = (float *)x->scratch + thread * (CELL_SCRATCH / 4),
-        };
+        char *scratch = (char *)x->scratch + thread * CELL_SCRATCH;
+        struct share share;
+        share.begin = cells * thread / threads;
+        share.end = cells * (thread + 1) / threads;
+        share.passed = share.pipe.clipped = share.pipe.at = share.pipe.full = 0;
+        share.pipe.copy = (float *)(void *)scratch;
+        share.pipe.halves[0] = (uint16_t *)(void *)(scratch + CELL_FLOATS);
+        share.pipe.halves[1] = share.pipe.halves[0] + HALVES;
         clipped += quantize_share(&j, &grid, &share);
         stream_fence();
     }

@@ -15,26 +15,35 @@ MX8_INLINE struct f8_format f8_describe(int32_t format) {
                                  : (struct f8_format){8, 3, 121, 0x7E, 0x04600001};
 }
 
-/* Scale bytes of MX8_VF blocks from the bits of their largest magnitudes. */
-MX8_INLINE vi compute_scales(vi amax, int32_t rule, struct f8_format f) {
-    const vi one = vi_set(1), zero = vi_set(0), largest_float = vi_set(0x7F7FFFFF);
-    vm not_finite = vi_gt(amax, largest_float);
-    vi bits = amax;
-    if (rule == MX8_SCALE_EVEN) {
-        bits = vi_add(amax, vi_set(1 << (22 - f.mantissa)));
-        not_finite = vm_or(not_finite, vi_gt(bits, largest_float)); /* a NaN wraps here, but was caught above */
-    }
-    vi byte = vi_sub(vi_shr(bits, 23), vi_set(f.largest_exponent)), fraction = vi_and(bits, vi_set(0x7FFFFF));
-    if (rule == MX8_SCALE_CEIL) byte = vi_add(byte, vi_select(vi_gt(fraction, zero), one, zero));
-    if (rule == MX8_SCALE_RCEIL) {
-        vi up = vi_select(vi_gt(fraction, vi_set(0x600000)), one, zero);
-        byte = vi_add(byte, vi_select(vi_eq(bits, vi_set(f.rounded)), zero, up));
-    }
-    return vi_select(not_finite, vi_set(255), vi_max(byte, zero));
+/* A scale byte as large as this gives values their own exponent in the code; smaller bytes are left to f32. */
+MX8_INLINE int32_t half_bias(struct f8_format f) {
+    return 128 - f.smallest_normal;
+}
+/* Bits that a value's upper half has and its code has not. */
+MX8_INLINE int32_t half_spare(struct f8_format f) {
+    return 7 - f.mantissa;
+}
+
+/* Scales of blocks from the upper halves of their largest magnitudes: `byte`, and what encode_halves takes from
+ * magnitudes. Every rule is an addition that carries into the exponent where it rounds up: nothing, half a unit of the
+ * code's last place, anything, more than 0.75. `hard` becomes more than zero where a block is NaN, or so small that
+ * halves cannot have its codes; blocks of zeros get zeros for codes whatever is taken. */
+MX8_INLINE vh compute_scales(vh amax, int32_t rule, struct f8_format f, vh *offset, vh *hard) {
+    int32_t up = rule == MX8_SCALE_EVEN    ? 1 << (6 - f.mantissa)
+                 : rule == MX8_SCALE_CEIL  ? 0x7F
+                 : rule == MX8_SCALE_RCEIL ? 0x1F
+                                           : 0;
+    vh nan = vh_gt(amax, vh_set(rule == MX8_SCALE_EVEN ? 0x7F7F - up : 0x7F7F)), bias = vh_set(half_bias(f));
+    vh byte = vh_subs(vh_shr(vh_add(amax, vh_set(up)), 7), vh_set(f.largest_exponent));
+    *hard = vh_or(*hard, vh_or(nan, vh_min(amax, vh_subs(vh_add(bias, vh_set(1)), byte))));
+    *offset = vh_sub(vh_shl(vh_subs(byte, bias), 7), vh_set(1 << (half_spare(f) - 1)));
+    return vh_and(vh_or(byte, nan), vh_set(0xFF));
 }
 
 /* The factor 2^(127-byte) of a finite block; bytes end at 247, so it is a normal float. Meaningless for byte 255. */
-MX8_INLINE vf invert_scales(vi bytes) { return vf_from_bits(vi_shl(vi_sub(vi_set(254), bytes), 23)); }
+MX8_INLINE vf invert_scales(vi bytes) {
+    return vf_from_bits(vi_shl(vi_sub(vi_set(254), bytes), 23));
+}
 
 /* Codes without sign, before saturation, of |value| < 2^(largest exponent + 1).
  *
@@ -61,65 +70,49 @@ MX8_INLINE vi encode_values(vf value, struct f8_format f, vi *clipped) {
  * where that lost something: rounding to 4 or fewer bits afterwards gives what rounding at once gives.
  *
  * Multiplying by the inverse scale takes from the exponent, and rounding to the element's mantissa is an addition and a
- * shift, as long as value and code are both normal. Codes are first made for an exponent four larger, so that what is
- * too small for a normal code can be told from what is zero: among `made` codes those below one binade become zero, as
- * do zeros, those from there to the first normal one are wrong, and the caller has to take the way over f32. */
-enum { BELOW = 4 }; /* binades under the normal codes: half the smallest subnormal of e4m3 is 4 under, of e5m2 3 */
-
+ * shift, as long as value and code are both normal. Halves are rounded up, and those that should have gone to an even
+ * code below lose one afterwards, when they are bytes. Codes below the first normal one are wrong, except where the
+ * value is zero: the caller has to look at them again, and take the way over f32 (is_missed). */
 struct halves {
-    vh magnitude[VB_HALVES]; /* plus one where the code's last bit would be odd, for rounding to even */
-    vb sign;                 /* 0x80 or 0, in the order of vb_lane */
+    vh magnitude[VB_HALVES];
+    vb sign, tie; /* 0x80 or 0, and 255 or 0 to add where rounding up would be wrong; in the order of vb_lane */
 };
 
 MX8_INLINE struct halves load_halves(const uint16_t *at, struct f8_format f) {
-    vh value[VB_HALVES];
+    vh value[VB_HALVES], low[VB_HALVES];
     struct halves h;
+#pragma GCC unroll 2
     for (int v = 0; v < VB_HALVES; v++) {
         value[v] = vh_load(at + v * 2 * MX8_VF);
-        vh magnitude = vh_and(value[v], vh_set(0x7FFF));
-        vh odd = vh_and(f.mantissa == 3 ? vh_shr(magnitude, 4) : vh_shr(magnitude, 5), vh_set(1));
-        h.magnitude[v] = vh_add(magnitude, odd);
+        h.magnitude[v] = vh_and(value[v], vh_set(0x7FFF));
+        low[v] = vh_and(value[v], vh_set((2 << half_spare(f)) - 1));
     }
+    h.tie = vb_equal(vb_pack(low), vb_set(1 << (half_spare(f) - 1)));
     h.sign = vb_pack_signs(value);
     return h;
 }
 
-/* A scale byte as large as this gives values their own exponent in the codes that are made first. */
-MX8_INLINE int32_t half_bias(struct f8_format f) { return 128 - f.smallest_normal + BELOW; }
-/* Half a unit of the code's last place less one. */
-MX8_INLINE int32_t half_rounding(struct f8_format f) { return (1 << (6 - f.mantissa)) - 1; }
-
-/* What to take from magnitudes, from scale bytes in 16-bit lanes. Scales up to the bias make every code zero: right for
- * blocks of zeros, and the others are hard (find_scales). */
-MX8_INLINE vh half_offset(vh byte, struct f8_format f) {
-    return vh_sub(vh_shl(vh_subs(byte, vh_set(half_bias(f))), 7), vh_set(half_rounding(f)));
-}
-
-/* The same in both halves of 32-bit lanes. */
-MX8_INLINE vi pair_offset(vi byte, struct f8_format f) {
-    vi above = vi_max(vi_sub(byte, vi_set(half_bias(f))), vi_set(0));
-    vi offset = vi_and(vi_sub(vi_shl(above, 7), vi_set(half_rounding(f))), vi_set(0xFFFF));
-    return vi_or(offset, vi_shl(offset, 16));
-}
-
-/* Codes of 32 values. `least` keeps the smallest code but zero of a lane, less a binade. */
+/* Codes of 32 values. `least` keeps the smallest of a lane. */
 MX8_INLINE vb encode_halves(const struct halves *h, const vh *offset, struct f8_format f, vb *least) {
     vh made[VB_HALVES];
+#pragma GCC unroll 2
     for (int v = 0; v < VB_HALVES; v++) {
         vh above = vh_subs(h->magnitude[v], offset[v]);
         made[v] = f.mantissa == 3 ? vh_shr(above, 4) : vh_shr(above, 5);
     }
     vb packed = vb_pack(made);
-    *least = vb_min(*least, vb_sub(packed, vb_set(1 << f.mantissa)));
-    return vb_or(vb_min(vb_subs(packed, vb_set(BELOW << f.mantissa)), vb_set(f.largest_code)), h->sign);
+    *least = vb_min(*least, packed);
+    return vb_or(vb_min(vb_add(packed, h->tie), vb_set(f.largest_code)), h->sign);
 }
 
-/* Whether some lane's code was wrong. */
-MX8_INLINE int is_missed(vb least, struct f8_format f) {
-    return !vb_is_zero(vb_subs(vb_set(BELOW << f.mantissa), least));
+/* Whether some lane's code may be wrong, and whether one of these is. */
+MX8_INLINE int may_miss(vb least, struct f8_format f) {
+    return !vb_is_zero(vb_subs(vb_set(1 << f.mantissa), least));
 }
 
-MX8_INLINE vi magnitude_bits(vf value) { return vi_and(vf_bits(value), vi_set(0x7FFFFFFF)); }
+MX8_INLINE int is_missed(const struct halves *h, vb least, struct f8_format f) {
+    return !vb_is_zero(vb_min(vb_subs(vb_set(1 << f.mantissa), least), vb_pack(h->magnitude)));
+}
 
 MX8_INLINE int64_t sum_lanes(vi v) {
     int32_t lanes[MX8_VF];

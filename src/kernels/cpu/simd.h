@@ -17,17 +17,16 @@
  *   vi_load_u8(p)  vi_load_u8_part(p,n)  vi_store_u8(p,v)  vi_store_u8_part(p,v,n)    bytes; a store keeps the low byte
  *   vf_load_e4m3(p)  vf_load_e5m2(p) and their _part forms                            codes to values, exact
  *   vf_transpose(r)                                                                   MX8_VF vectors, in place
- *   vh: 2 MX8_VF unsigned 16-bit lanes; vh_set load store and or add sub subs (not below 0) max, vh_shl vh_shr by a
- *   constant, vh_load_u8(p) bytes, vh_from_pairs(v) the halves of a vi
+ *   vh: 2 MX8_VF unsigned 16-bit lanes; vh_set load store and or add sub subs (not below 0) max min, vh_gt signed, all
+ *   ones where true, vh_shl vh_shr by a constant, vh_is_zero(v)
  *   vh_round_odd(a,b)      bits of 2 MX8_VF floats as bf16: cut, and odd where something was lost (quantize_cell.inl)
- *   vh_max_each(v)         vi: the largest lane of each of MX8_VF vectors
- *   vb: 32 bytes; vb_set or min sub subs (not below 0) store, vb_is_zero(v), vb_stream(p,v) past the caches, p a
- *   multiple
- *   of 32, stream_fence() afterwards
- *   vb_pack(v)  vb_pack_signs(v)        32 halves: low bytes (not above 255), 0x80 where negative; in the order of
- *   vb_lane(p)
+ *   vh_max_each(v)  vh_store_lower(p,v)       largest lane of each of MX8_VF vectors, zeros behind; the lower half
+ *   vb: 32 bytes; vb_set or add min subs (not below 0) equal store, vb_is_zero(v), vb_stream(p,v) past the caches, p a
+ *   multiple of 32, stream_fence() afterwards
+ *   vb_pack(v)  vb_pack_signs(v)        32 halves below 0x8000: low bytes, 255 from there on; 0x80 where negative; in
+ *   the order of vb_lane(p)
  *   vb_load_lanes  vb_store_lanes  vb_stream_lanes                                    memory has the lanes in order
- *   vb_gather8(r)          8 rows of 32 to groups of 8 that stood below each other; vb_join4 four of those to 32
+ *   vb_gather8(to,r)       8 rows of 32 to groups of 8 that stood below each other; vb_join4 four of those to 32
  *   vm_and vm_or vm_any vm_first(n)
  *   vf_swap_pairs(v)  vf_even(v)  vf_odd(v)                                           lane i takes i^1, i & ~1, i | 1
  *   vf_sum(v)  vf_max_all(v)                                                          halves folded in order

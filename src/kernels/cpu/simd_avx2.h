@@ -193,16 +193,18 @@ typedef __m256i vh;
 MX8_INLINE vh vh_set(int x) { return _mm256_set1_epi16((int16_t)x); }
 MX8_INLINE vh vh_load(const uint16_t *p) { return _mm256_loadu_si256((const __m256i *)(const void *)p); }
 MX8_INLINE void vh_store(uint16_t *p, vh v) { _mm256_storeu_si256((__m256i *)(void *)p, v); }
-MX8_INLINE vh vh_load_u8(const uint8_t *p) {
-    return _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)p));
+MX8_INLINE void vh_store_lower(uint16_t *p, vh v) {
+    _mm_storeu_si128((__m128i *)(void *)p, _mm256_castsi256_si128(v));
 }
-MX8_INLINE vh vh_from_pairs(vi v) { return v; }
 MX8_INLINE vh vh_and(vh a, vh b) { return _mm256_and_si256(a, b); }
 MX8_INLINE vh vh_or(vh a, vh b) { return _mm256_or_si256(a, b); }
 MX8_INLINE vh vh_add(vh a, vh b) { return _mm256_add_epi16(a, b); }
 MX8_INLINE vh vh_sub(vh a, vh b) { return _mm256_sub_epi16(a, b); }
 MX8_INLINE vh vh_max(vh a, vh b) { return _mm256_max_epu16(a, b); }
+MX8_INLINE vh vh_min(vh a, vh b) { return _mm256_min_epu16(a, b); }
 MX8_INLINE vh vh_subs(vh a, vh b) { return _mm256_subs_epu16(a, b); }
+MX8_INLINE vh vh_gt(vh a, vh b) { return _mm256_cmpgt_epi16(a, b); }
+MX8_INLINE int vh_is_zero(vh v) { return _mm256_testz_si256(v, v); }
 #define vh_shl(v, n) _mm256_slli_epi16(v, n)
 #define vh_shr(v, n) _mm256_srli_epi16(v, n)
 
@@ -214,14 +216,14 @@ MX8_INLINE vh vh_round_odd(vi a, vi b) {
 }
 
 /* Three rounds inside the 128-bit halves, then the halves. */
-MX8_INLINE vi vh_max_each(const vh v[8]) {
+MX8_INLINE vh vh_max_each(const vh v[8]) {
     vh a[4], b[2];
     for (int i = 0; i < 4; i++)
         a[i] = vh_max(_mm256_unpacklo_epi16(v[i], v[4 + i]), _mm256_unpackhi_epi16(v[i], v[4 + i]));
     for (int i = 0; i < 2; i++)
         b[i] = vh_max(_mm256_unpacklo_epi16(a[i], a[2 + i]), _mm256_unpackhi_epi16(a[i], a[2 + i]));
     vh c = vh_max(_mm256_unpacklo_epi16(b[0], b[1]), _mm256_unpackhi_epi16(b[0], b[1]));
-    return _mm256_cvtepu16_epi32(_mm_max_epu16(_mm256_castsi256_si128(c), _mm256_extracti128_si256(c, 1)));
+    return _mm256_zextsi128_si256(_mm_max_epu16(_mm256_castsi256_si128(c), _mm256_extracti128_si256(c, 1)));
 }
 
 MX8_INLINE void stream_fence(void) { _mm_sfence(); }

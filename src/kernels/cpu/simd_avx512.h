@@ -166,16 +166,18 @@ typedef __m512i vh;
 MX8_INLINE vh vh_set(int x) { return _mm512_set1_epi16((int16_t)x); }
 MX8_INLINE vh vh_load(const uint16_t *p) { return _mm512_loadu_si512(p); }
 MX8_INLINE void vh_store(uint16_t *p, vh v) { _mm512_storeu_si512(p, v); }
-MX8_INLINE vh vh_load_u8(const uint8_t *p) {
-    return _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(const void *)p));
+MX8_INLINE void vh_store_lower(uint16_t *p, vh v) {
+    _mm256_storeu_si256((__m256i *)(void *)p, _mm512_castsi512_si256(v));
 }
-MX8_INLINE vh vh_from_pairs(vi v) { return v; }
 MX8_INLINE vh vh_and(vh a, vh b) { return _mm512_and_si512(a, b); }
 MX8_INLINE vh vh_or(vh a, vh b) { return _mm512_or_si512(a, b); }
 MX8_INLINE vh vh_add(vh a, vh b) { return _mm512_add_epi16(a, b); }
 MX8_INLINE vh vh_sub(vh a, vh b) { return _mm512_sub_epi16(a, b); }
 MX8_INLINE vh vh_max(vh a, vh b) { return _mm512_max_epu16(a, b); }
+MX8_INLINE vh vh_min(vh a, vh b) { return _mm512_min_epu16(a, b); }
 MX8_INLINE vh vh_subs(vh a, vh b) { return _mm512_subs_epu16(a, b); }
+MX8_INLINE vh vh_gt(vh a, vh b) { return _mm512_movm_epi16(_mm512_cmpgt_epi16_mask(a, b)); }
+MX8_INLINE int vh_is_zero(vh v) { return _mm512_test_epi32_mask(v, v) == 0; }
 #define vh_shl(v, n) _mm512_slli_epi16(v, n)
 #define vh_shr(v, n) _mm512_srli_epi16(v, n)
 
@@ -194,7 +196,7 @@ MX8_INLINE __m128i max_quarters(vh v) {
 }
 
 /* Three rounds inside the quarters, then the quarters. */
-MX8_INLINE vi vh_max_each(const vh v[16]) {
+MX8_INLINE vh vh_max_each(const vh v[16]) {
     vh a[8], b[4], c[2];
     for (int i = 0; i < 8; i++)
         a[i] = vh_max(_mm512_unpacklo_epi16(v[i], v[8 + i]), _mm512_unpackhi_epi16(v[i], v[8 + i]));
@@ -204,7 +206,7 @@ MX8_INLINE vi vh_max_each(const vh v[16]) {
         c[i] = vh_max(_mm512_unpacklo_epi16(b[i], b[2 + i]), _mm512_unpackhi_epi16(b[i], b[2 + i]));
     __m128i low = max_quarters(_mm512_unpacklo_epi16(c[0], c[1])); /* c[p] has vectors p, p + 2, p + 4 and so on */
     __m128i high = max_quarters(_mm512_unpackhi_epi16(c[0], c[1]));
-    return _mm512_cvtepu16_epi32(_mm256_set_m128i(high, low));
+    return _mm512_zextsi256_si512(_mm256_set_m128i(high, low));
 }
 
 MX8_INLINE void stream_fence(void) { _mm_sfence(); }

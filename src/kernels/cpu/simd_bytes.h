@@ -19,14 +19,15 @@ MX8_INLINE int vb_lane(int p) { return p; }
 MX8_INLINE vb vb_set(int x) { MX8_BYTE_LANES(x); }
 MX8_INLINE vb vb_or(vb a, vb b) { MX8_BYTE_LANES(a.v[i] | b.v[i]); }
 MX8_INLINE vb vb_min(vb a, vb b) { MX8_BYTE_LANES(a.v[i] < b.v[i] ? a.v[i] : b.v[i]); }
-MX8_INLINE vb vb_sub(vb a, vb b) { MX8_BYTE_LANES(a.v[i] - b.v[i]); }
+MX8_INLINE vb vb_add(vb a, vb b) { MX8_BYTE_LANES(a.v[i] + b.v[i]); }
+MX8_INLINE vb vb_equal(vb a, vb b) { MX8_BYTE_LANES(a.v[i] == b.v[i] ? 255 : 0); }
 MX8_INLINE vb vb_subs(vb a, vb b) { MX8_BYTE_LANES(a.v[i] > b.v[i] ? a.v[i] - b.v[i] : 0); }
 MX8_INLINE int vb_is_zero(vb v) {
     int any = 0;
     for (int i = 0; i < 32; i++) any |= v.v[i];
     return any == 0;
 }
-MX8_INLINE vb vb_pack(const vh *v) { MX8_BYTE_LANES(v[i / 16].v[i % 16]); }
+MX8_INLINE vb vb_pack(const vh *v) { MX8_BYTE_LANES(v[i / 16].v[i % 16] < 255 ? v[i / 16].v[i % 16] : 255); }
 MX8_INLINE vb vb_pack_signs(const vh *v) { MX8_BYTE_LANES(v[i / 16].v[i % 16] >> 8 & 0x80); }
 MX8_INLINE vb vb_load_lanes(const uint8_t *p) { MX8_BYTE_LANES(p[i]); }
 MX8_INLINE void vb_store(uint8_t *p, vb v) { memcpy(p, v.v, 32); }
@@ -34,12 +35,10 @@ MX8_INLINE void vb_store_lanes(uint8_t *p, vb v) { memcpy(p, v.v, 32); }
 MX8_INLINE void vb_stream(uint8_t *p, vb v) { memcpy(p, v.v, 32); }
 MX8_INLINE void vb_stream_lanes(uint8_t *p, vb v) { memcpy(p, v.v, 32); }
 
-MX8_INLINE void vb_gather8(vb r[8]) {
-    vb t[8];
-    memcpy(t, r, sizeof t);
+MX8_INLINE void vb_gather8(vb to[8], const vb r[8]) {
     for (int i = 0; i < 8; i++)
         for (int q = 0; q < 4; q++)
-            for (int row = 0; row < 8; row++) r[i].v[8 * q + row] = t[row].v[16 * (q / 2) + 2 * i + q % 2];
+            for (int row = 0; row < 8; row++) to[i].v[8 * q + row] = r[row].v[16 * (q / 2) + 2 * i + q % 2];
 }
 
 MX8_INLINE void vb_join4(const vb *g, int64_t pitch, vb out[4]) {
@@ -56,7 +55,8 @@ typedef __m256i vb;
 MX8_INLINE vb vb_set(int x) { return _mm256_set1_epi8((char)x); }
 MX8_INLINE vb vb_or(vb a, vb b) { return _mm256_or_si256(a, b); }
 MX8_INLINE vb vb_min(vb a, vb b) { return _mm256_min_epu8(a, b); }
-MX8_INLINE vb vb_sub(vb a, vb b) { return _mm256_sub_epi8(a, b); }
+MX8_INLINE vb vb_add(vb a, vb b) { return _mm256_add_epi8(a, b); }
+MX8_INLINE vb vb_equal(vb a, vb b) { return _mm256_cmpeq_epi8(a, b); }
 MX8_INLINE vb vb_subs(vb a, vb b) { return _mm256_subs_epu8(a, b); }
 MX8_INLINE int vb_is_zero(vb v) { return _mm256_testz_si256(v, v); }
 MX8_INLINE void vb_store(uint8_t *p, vb v) { _mm256_storeu_si256((__m256i *)(void *)p, v); }
@@ -84,7 +84,7 @@ MX8_INLINE vb vb_load_lanes(const uint8_t *p) {
 MX8_INLINE void vb_store_lanes(uint8_t *p, vb v) { vb_store(p, vb_in_order(v)); }
 MX8_INLINE void vb_stream_lanes(uint8_t *p, vb v) { vb_stream(p, vb_in_order(v)); }
 
-MX8_INLINE void vb_gather8(vb r[8]) {
+MX8_INLINE void vb_gather8(vb to[8], const vb r[8]) {
     vb t[8], u[8];
     for (int i = 0; i < 4; i++) {
         t[i] = _mm256_unpacklo_epi8(r[2 * i], r[2 * i + 1]);
@@ -95,8 +95,8 @@ MX8_INLINE void vb_gather8(vb r[8]) {
         u[i / 2 * 4 + 2 + i % 2] = _mm256_unpackhi_epi16(t[2 * i], t[2 * i + 1]);
     }
     for (int i = 0; i < 4; i++) {
-        r[2 * i] = _mm256_unpacklo_epi32(u[2 * i], u[2 * i + 1]);
-        r[2 * i + 1] = _mm256_unpackhi_epi32(u[2 * i], u[2 * i + 1]);
+        to[2 * i] = _mm256_unpacklo_epi32(u[2 * i], u[2 * i + 1]);
+        to[2 * i + 1] = _mm256_unpackhi_epi32(u[2 * i], u[2 * i + 1]);
     }
 }
 

@@ -172,21 +172,27 @@ typedef struct { uint16_t v[2 * MX8_VF]; } vh;
 
 MX8_INLINE vh vh_set(int x) { MX8_HALF_LANES(x); }
 MX8_INLINE vh vh_load(const uint16_t *p) { MX8_HALF_LANES(p[i]); }
-MX8_INLINE vh vh_load_u8(const uint8_t *p) { MX8_HALF_LANES(p[i]); }
 MX8_INLINE void vh_store(uint16_t *p, vh v) { memcpy(p, &v, sizeof v); }
-MX8_INLINE vh vh_from_pairs(vi v) { MX8_HALF_LANES((uint32_t)v.v[i / 2] >> (i % 2 * 16)); }
 MX8_INLINE vh vh_and(vh a, vh b) { MX8_HALF_LANES(a.v[i] & b.v[i]); }
 MX8_INLINE vh vh_or(vh a, vh b) { MX8_HALF_LANES(a.v[i] | b.v[i]); }
 MX8_INLINE vh vh_add(vh a, vh b) { MX8_HALF_LANES(a.v[i] + b.v[i]); }
 MX8_INLINE vh vh_sub(vh a, vh b) { MX8_HALF_LANES(a.v[i] - b.v[i]); }
 MX8_INLINE vh vh_max(vh a, vh b) { MX8_HALF_LANES(a.v[i] > b.v[i] ? a.v[i] : b.v[i]); }
+MX8_INLINE vh vh_min(vh a, vh b) { MX8_HALF_LANES(a.v[i] < b.v[i] ? a.v[i] : b.v[i]); }
+MX8_INLINE vh vh_gt(vh a, vh b) { MX8_HALF_LANES((int16_t)a.v[i] > (int16_t)b.v[i] ? 0xFFFF : 0); }
+MX8_INLINE int vh_is_zero(vh v) {
+    int any = 0;
+    for (int i = 0; i < 2 * MX8_VF; i++) any |= v.v[i];
+    return any == 0;
+}
 MX8_INLINE vh vh_subs(vh a, vh b) { MX8_HALF_LANES(a.v[i] > b.v[i] ? a.v[i] - b.v[i] : 0); }
 MX8_INLINE vh vh_shl(vh a, int n) { MX8_HALF_LANES(a.v[i] << n); }
 MX8_INLINE vh vh_shr(vh a, int n) { MX8_HALF_LANES(a.v[i] >> n); }
 MX8_INLINE uint32_t round_odd(int32_t bits) { return (uint32_t)bits >> 16 | ((uint32_t)bits << 16 != 0); }
 MX8_INLINE vh vh_round_odd(vi a, vi b) { MX8_HALF_LANES(round_odd(i < MX8_VF ? a.v[i] : b.v[i - MX8_VF])); }
-MX8_INLINE vi vh_max_each(const vh v[MX8_VF]) {
-    vi r = vi_set(0);
+MX8_INLINE void vh_store_lower(uint16_t *p, vh v) { memcpy(p, &v, sizeof v / 2); }
+MX8_INLINE vh vh_max_each(const vh v[MX8_VF]) {
+    vh r = vh_set(0);
     for (int i = 0; i < MX8_VF; i++)
         for (int l = 0; l < 2 * MX8_VF; l++) r.v[i] = v[i].v[l] > r.v[i] ? v[i].v[l] : r.v[i];
     return r;

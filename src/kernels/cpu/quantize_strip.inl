@@ -1,0 +1,285 @@
+/* Codes of a cell's columns once its scales are known, and of its rows where these share scales.
+ *
+ * Codes leave from registers, whole cache lines at a time, and past the caches where the output is larger than those:
+ * 64 columns of a row are a line, and 64 rows of a column. Between the strips of a cell the next cell is read, some
+ * rows at a time, which were prefetched meanwhile: the memory's time and the arithmetic's pass together. */
+enum { GATHER_ROWS = 8 };
+
+/* What a cell's codes are made from. */
+struct encoder {
+    struct f8_format f;
+    int exact;                          /* everything in f32 */
+    int64_t *row_clipped, *col_clipped; /* counts, where that is wanted */
+    const struct scales *row, *col;
+};
+
+/* Codes of a strip: [32 columns][eight rows][vector of vb_gather8]. */
+struct strip {
+    vb group[STRIP_COLS / MX8_BLOCK][STRIP_ROWS / GATHER_ROWS][8];
+};
+
+/* A cell that is read while another one is encoded. */
+struct reader {
+    const struct cell *cell; /* NULL: none */
+    int64_t row, step;       /* rows before it have been read; how many are at a time, 1 to 32 */
+    struct scales *col;      /* largest magnitudes so far */
+    int64_t *clipped;
+    const char *line; /* of those that are read next, the one to prefetch; `left` lines from it to the row's end */
+    int64_t left;
+};
+
+static void restart_lines(struct reader *r) {
+    const struct cell *c = r->cell;
+    int64_t size = c->dtype == MX8_BF16 ? 2 : 4;
+    r->line = r->row < c->rows ? (const char *)c->src + r->row * c->ld * size : NULL;
+    r->left = c->cols * size / 64;
+}
+
+/* As many rows at a time as the encoder takes blocks between two calls of read_some. */
+static void start_reader(struct reader *r) {
+    for (r->step = 1; r->step < MX8_BLOCK && 2 * r->step * r->cell->cols <= STRIP_COLS * MX8_BLOCK;) r->step *= 2;
+    restart_lines(r);
+}
+
+/* One line of the rows to come. */
+MX8_INLINE void prefetch_line(struct reader *r) {
+    if (!r->line) return;
+    __builtin_prefetch(r->line);
+    r->line += 64;
+    if (--r->left > 0) return;
+    int64_t size = r->cell->dtype == MX8_BF16 ? 2 : 4;
+    r->left = r->cell->cols * size / 64;
+    r->line += r->cell->ld * size - r->left * 64;
+}
+
+/* Reads the rows from r->row on: with a job that wants them, their codes are made at once, as long as they share no
+ * scales. */
+MX8_INLINE void read_rows_as(const struct mx8_quant_job *j, struct reader *r, int32_t dtype, struct f8_format f) {
+    const struct cell *c = r->cell;
+    uint16_t *amax = r->col->amax + r->row / MX8_BLOCK * c->pitch;
+    if (r->row % MX8_BLOCK == 0) memset(amax, 0, (size_t)c->pitch * sizeof *amax);
+    int64_t end = r->row + r->step, rows = j->row_codes && j->tile == 1;
+    if (rows) encode_runs(j, c, dtype, f, r->row, smaller(end, c->rows), amax, r->clipped);
+    if (!rows || end > c->rows) gather_rows(c, dtype, r->row, r->step, amax);
+    r->row = end;
+}
+
+static __attribute__((noinline)) void read_rows(const struct mx8_quant_job *j, struct reader *r) {
+    struct f8_format e4m3 = f8_describe(MX8_F8_E4M3), e5m2 = f8_describe(MX8_F8_E5M2);
+    if (j->format != MX8_F8_E5M2 && r->cell->dtype == MX8_BF16)
+        read_rows_as(j, r, MX8_BF16, e4m3);
+    else if (j->format != MX8_F8_E5M2)
+        read_rows_as(j, r, MX8_F32, e4m3);
+    else if (r->cell->dtype == MX8_BF16)
+        read_rows_as(j, r, MX8_BF16, e5m2);
+    else
+        read_rows_as(j, r, MX8_F32, e5m2);
+}
+
+static int64_t rows_to_read(const struct cell *c) {
+    return blocks_of(c->rows) * MX8_BLOCK;
+}
+
+/* The next rows, and a start on those after them. */
+static void read_some(const struct mx8_quant_job *j, struct reader *r) {
+    if (!r->cell || r->row >= rows_to_read(r->cell)) return;
+    read_rows(j, r);
+    restart_lines(r);
+}
+
+static void read_rest(const struct mx8_quant_job *j, struct reader *r) {
+    while (r->cell && r->row < rows_to_read(r->cell)) read_rows(j, r);
+    r->line = NULL;
+}
+
+/* Those of eight rows of a block that are not as they should be, once more. */
+static __attribute__((noinline)) void encode_cols_again(const struct cell *c, const struct encoder *e, int64_t row,
+    int64_t col, const uint8_t *bytes, const vh *offset, vb *rows) {
+    for (int64_t i = 0; i < GATHER_ROWS; i++) {
+        vb least = vb_set(255);
+        struct halves h = load_halves(halves_at(c, row + i, col), e->f);
+        encode_halves(&h, offset, e->f, &least);
+        if (!e->exact && !is_missed(&h, least, e->f)) continue;
+        rows[i] = vb_set(0);
+        if (row + i < c->rows)
+            rows[i] = encode_across(c->src, (row + i) * c->ld + col, c->dtype, bytes, e->f, e->col_clipped);
+    }
+}
+
+/* Row codes of eight rows of a block, those that exist, wherever they belong. */
+static __attribute__((noinline)) void encode_rows_again(
+    const struct mx8_quant_job *j, const struct cell *c, const struct encoder *e, int64_t row, int64_t col) {
+    const int64_t *stride = j->row_code_stride;
+    const int64_t first = col / MX8_BLOCK * c->height, end = smaller(row + GATHER_ROWS, c->rows);
+    for (int64_t r = row; r < end; r++) {
+        vb least = vb_set(255);
+        uint8_t ordered[MX8_BLOCK];
+        struct halves h = load_halves(halves_at(c, r, col), e->f);
+        vh offset[2] = {vh_set(e->row->amax[first + r]), vh_set(e->row->amax[first + r])};
+        vb codes = encode_halves(&h, offset, e->f, &least);
+        if (e->exact || is_missed(&h, least, e->f))
+            codes = encode_block(c->src, r * c->ld + col, c->dtype, e->row->byte[first + r], e->f, e->row_clipped);
+        vb_store_lanes(ordered, codes);
+        scatter(c->row_codes + r * stride[1] + col * stride[2], stride[2], ordered, smaller(MX8_BLOCK, c->cols - col));
+    }
+}
+
+/* Eight rows of `across` blocks: their column codes to `out`, their row codes to memory. Two blocks of a row are a
+ * cache line, and leave one after the other. */
+MX8_INLINE void encode_eight(const struct mx8_quant_job *j, const struct cell *c, const struct encoder *e, int64_t row,
+    int64_t col, int across, int rows, int cols, const uint8_t *bytes, const vh (*offset)[VB_HALVES],
+    struct reader *next, vb (*out)[8]) {
+    vb least[2][2] = {{vb_set(255), vb_set(255)}, {vb_set(255), vb_set(255)}};
+    int plain =
+        rows && j->row_code_stride[2] == 1 && c->rows - row >= GATHER_ROWS && c->cols - col >= across * MX8_BLOCK;
+    const uint16_t *row_offset = rows ? e->row->amax + col / MX8_BLOCK * c->height + row : NULL;
+    const uint16_t *from = halves_at(c, row, col);
+    uint8_t *to = rows ? c->row_codes + row * j->row_code_stride[1] + col * j->row_code_stride[2] : NULL;
+    for (int i = 0; i < GATHER_ROWS; i++, from += halves_pitch(c)) {
+#pragma GCC unroll 2
+        for (int h = 0; h < across; h++) {
+            struct halves values = load_halves(from + h * MX8_BLOCK, e->f);
+            prefetch_line(next);
+            if (cols) out[h][i] = encode_halves(&values, offset[h], e->f, &least[0][h]);
+            if (!plain) continue;
+            vh factor = vh_set(row_offset[h * c->height + i]), same[2] = {factor, factor};
+            vb codes = encode_halves(&values, same, e->f, &least[1][h]);
+            if (c->stream_rows)
+                vb_stream_lanes(to + h * MX8_BLOCK, codes);
+            else
+                vb_store_lanes(to + h * MX8_BLOCK, codes);
+        }
+        if (rows) to += j->row_code_stride[1];
+    }
+#pragma GCC unroll 2
+    for (int h = 0; h < across; h++) {
+        int64_t at = col + h * MX8_BLOCK;
+        if (rows && (!plain || e->exact || may_miss(least[1][h], e->f))) encode_rows_again(j, c, e, row, at);
+        if (cols && (e->exact || may_miss(least[0][h], e->f)))
+            encode_cols_again(c, e, row, at, bytes + h * MX8_BLOCK, offset[h], out[h]);
+    }
+}
+
+/* A strip whose codes are still to be stored. That is done a few columns at a time while the next strip is encoded,
+ * because memory takes lines of so many columns slower than they could be stored. */
+struct drain {
+    const struct strip *strip;
+    const uint8_t *bytes; /* scales of two lines of blocks, `pitch` apart */
+    uint8_t *to, *scales;
+    int64_t pitch, stride, scale_stride;
+    int left, stream; /* steps: STRIP_STEPS for two blocks of columns */
+};
+enum { BLOCK_STEPS = 8, STRIP_STEPS = STRIP_COLS / MX8_BLOCK * BLOCK_STEPS };
+
+/* Four columns of a strip of 64 rows, whole lines. */
+MX8_INLINE void drain_some(struct drain *d) {
+    if (d->left <= 0) return;
+    int at = STRIP_STEPS - d->left--, i = at % BLOCK_STEPS;
+    const vb(*group)[8] = d->strip->group[at / BLOCK_STEPS];
+    vb upper[4], lower[4];
+    vb_join4(&group[0][i], 8, upper);
+    vb_join4(&group[4][i], 8, lower);
+#pragma GCC unroll 4
+    for (int q = 0; q < 4; q++) {
+        int column = at / BLOCK_STEPS * MX8_BLOCK + vb_lane(vb_position(i, q));
+        uint8_t *to = d->to + column * d->stride, *scales = d->scales + column * d->scale_stride;
+        scales[0] = d->bytes[column];
+        scales[1] = d->bytes[column + d->pitch];
+        if (d->stream) {
+            vb_stream(to, upper[q]);
+            vb_stream(to + MX8_BLOCK, lower[q]);
+        } else {
+            vb_store(to, upper[q]);
+            vb_store(to + MX8_BLOCK, lower[q]);
+        }
+    }
+}
+
+/* 32 rows of `across` blocks. */
+MX8_INLINE void encode_strip_block(const struct mx8_quant_job *j, const struct cell *c, const struct encoder *e,
+    int64_t row, int64_t col, int across, int rows, int cols, struct reader *next, struct drain *drain,
+    struct strip *s) {
+    vh offset[STRIP_COLS / MX8_BLOCK][VB_HALVES];
+    vb codes[STRIP_COLS / MX8_BLOCK][GATHER_ROWS];
+    const int64_t first = row / MX8_BLOCK * c->pitch + col;
+#pragma GCC unroll 2
+    for (int h = 0; h < across && cols; h++)
+#pragma GCC unroll 2
+        for (int v = 0; v < VB_HALVES; v++)
+            offset[h][v] = vh_load(e->col->amax + first + h * MX8_BLOCK + v * 2 * MX8_VF);
+    for (int64_t r = row; r < row + MX8_BLOCK; r += GATHER_ROWS) {
+        encode_eight(j, c, e, r, col, across, rows, cols, cols ? e->col->byte + first : NULL, offset, next, codes);
+        for (int h = 0; h < across && cols; h++) vb_gather8(s->group[h][r % STRIP_ROWS / GATHER_ROWS], codes[h]);
+        drain_some(drain);
+        drain_some(drain);
+    }
+}
+
+/* A strip of one or two blocks of rows that is not as large as it could be, or whose columns are not contiguous. */
+static void store_cols(const struct mx8_quant_job *j, const struct cell *c, int64_t row, int64_t col, int64_t blocks,
+    const uint8_t *bytes, const struct strip *s) {
+    int64_t limit = smaller(blocks * MX8_BLOCK, c->row_limit - row), step = j->col_code_stride[1];
+    int64_t stride = j->col_code_stride[2], cols = smaller(STRIP_COLS, c->cols - col);
+    uint8_t *to = c->col_codes + row * step + col * stride, codes[STRIP_ROWS];
+    uint8_t *scales = c->col_scales + row / MX8_BLOCK * j->col_scale_stride[1] + col * j->col_scale_stride[2];
+    for (int64_t b = 0; b < blocks; b++)
+        scatter(scales + b * j->col_scale_stride[1], j->col_scale_stride[2], bytes + b * c->pitch, cols);
+    for (int at = 0; at < STRIP_STEPS; at++) {
+        vb out[STRIP_ROWS / MX8_BLOCK][4];
+        int h = at / BLOCK_STEPS, i = at % BLOCK_STEPS;
+        if (h * MX8_BLOCK >= cols) break;
+        for (int64_t b = 0; b < blocks; b++) vb_join4(&s->group[h][b * MX8_BLOCK / GATHER_ROWS][i], 8, out[b]);
+        for (int q = 0; q < 4; q++) {
+            int column = h * MX8_BLOCK + vb_lane(vb_position(i, q));
+            if (column >= cols) continue;
+            for (int64_t b = 0; b < blocks; b++) vb_store(codes + b * MX8_BLOCK, out[b][q]);
+            scatter(to + column * stride, step, codes, limit);
+        }
+    }
+}
+
+/* Stores a strip and its scales, or has them stored later. */
+static void finish_strip(const struct mx8_quant_job *j, const struct cell *c, int64_t row, int64_t col, int64_t blocks,
+    const uint8_t *bytes, const struct strip *s, struct drain *d) {
+    while (d->left > 0) drain_some(d);
+    bytes += row / MX8_BLOCK * c->pitch + col;
+    if (j->col_code_stride[1] != 1 || j->col_scale_stride[1] != 1 ||
+        smaller(blocks * MX8_BLOCK, c->row_limit - row) < STRIP_ROWS || c->cols - col < STRIP_COLS) {
+        store_cols(j, c, row, col, blocks, bytes, s);
+        return;
+    }
+    *d = (struct drain){
+        .strip = s,
+        .bytes = bytes,
+        .to = c->col_codes + row + col * j->col_code_stride[2],
+        .scales = c->col_scales + row / MX8_BLOCK + col * j->col_scale_stride[2],
+        .pitch = c->pitch,
+        .stride = j->col_code_stride[2],
+        .scale_stride = j->col_scale_stride[2],
+        .left = STRIP_STEPS,
+        .stream = c->stream_cols,
+    };
+}
+
+MX8_INLINE void encode_strips(const struct mx8_quant_job *j, const struct cell *c, const struct encoder *e, int rows,
+    int cols, struct reader *next) {
+    struct strip strip[2], *s = strip;
+    struct drain drain = {.left = 0};
+    for (int64_t row = 0; row < c->rows; row += STRIP_ROWS) {
+        int64_t blocks = blocks_of(smaller(STRIP_ROWS, c->rows - row));
+        for (int64_t col = 0; col < c->cols; col += STRIP_COLS) {
+            int across = (int)blocks_of(smaller(STRIP_COLS, c->cols - col));
+            for (int64_t b = 0; b < blocks; b++) {
+                if (across == 2)
+                    encode_strip_block(j, c, e, row + b * MX8_BLOCK, col, 2, rows, cols, next, &drain, s);
+                else
+                    encode_strip_block(j, c, e, row + b * MX8_BLOCK, col, 1, rows, cols, next, &drain, s);
+                read_some(j, next);
+            }
+            if (!cols) continue;
+            finish_strip(j, c, row, col, blocks, e->col->byte, s, &drain);
+            s = s == strip ? strip + 1 : strip;
+        }
+    }
+    while (drain.left > 0) drain_some(&drain);
+}
