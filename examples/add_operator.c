@@ -70,7 +70,7 @@ int main(void) {
         fprintf(stderr, "%s: %s\n", mx8_get_status_name(status), mx8_get_last_error());
         return 1;
     }
-    for (int i = 0; i < N; i++) printf("x %5.2f  y %5.2f  dy/dx %5.2f\n", x[i], y[i], dx[i]);
+    for (int i = 0; i < N; i++) printf("x %5.2f  y %5.2f  dy/dx %5.2f\n", (double)x[i], (double)y[i], (double)dx[i]);
 
     /* what infer did not announce is refused before the operator runs */
     int64_t wrong[] = {N - 1};

@@ -59,7 +59,8 @@ int main(void) {
         for (int n = 0; n < N; n++) {
             double exact = 0;
             for (int k = 0; k < K; k++) exact += (double)x[m * K + k] * (double)w[n * K + k];
-            error += (y[m * N + n] - exact) * (y[m * N + n] - exact);
+            double off = (double)y[m * N + n] - exact;
+            error += off * off;
             size += exact * exact;
         }
     }

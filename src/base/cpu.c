@@ -2,6 +2,7 @@
 #include "base/cpu.h"
 
 #include <sched.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -20,16 +21,18 @@ static int has_bits(uint64_t word, uint64_t bits) {
 }
 
 static void read_brand(char brand[64]) {
-    uint32_t word[12];
-    if (__get_cpuid_max(0x80000000u, NULL) < 0x80000004u) return;
+    union {
+        uint32_t word[12];
+        char text[12 * sizeof(uint32_t) + 1];
+    } id = {.text = ""};
+    if ((uint32_t)__get_cpuid_max(0x80000000u, NULL) < 0x80000004u) return; /* an int to clang */
     for (uint32_t i = 0; i < 3; i++)
-        __get_cpuid(0x80000002u + i, &word[4 * i], &word[4 * i + 1], &word[4 * i + 2], &word[4 * i + 3]);
-    char text[sizeof word + 1] = {0};
-    memcpy(text, word, sizeof word);
-    const char *start = text + strspn(text, " ");
+        __get_cpuid(0x80000002u + i, &id.word[4 * i], &id.word[4 * i + 1], &id.word[4 * i + 2], &id.word[4 * i + 3]);
+    id.text[sizeof id.word] = 0;
+    const char *start = id.text + strspn(id.text, " ");
     size_t length = strlen(start);
     while (length > 0 && start[length - 1] == ' ') length--;
-    memcpy(brand, start, length);
+    snprintf(brand, 64, "%.*s", (int)length, start);
 }
 
 static void read_features(struct mx8_cpu *cpu) {

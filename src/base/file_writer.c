@@ -26,7 +26,7 @@ static void close_writer(struct mx8_writer *w) {
 
 void mx8i_abandon_writer(struct mx8_writer *w) {
     if (!w->path) return;
-    if (w->fd >= 0) unlink(w->tmp_path);
+    if (w->fd >= 0 && w->tmp_path) unlink(w->tmp_path);
     close_writer(w);
 }
 

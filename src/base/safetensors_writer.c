@@ -55,7 +55,7 @@ static enum mx8_status put_entries(const char *path, json_t *root, const struct 
             return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: the tensors together overflow 64 bits", path);
         json_t *shape = json_array();
         for (int32_t d = 0; d < entry->ndim; d++) json_array_append_new(shape, json_integer(entry->shape[d]));
-        json_int_t begin = (json_int_t)offset, end = (json_int_t)(offset + sizes[i]);
+        json_int_t begin = (json_int_t)offset, end = begin + (json_int_t)sizes[i];
         MX8_TRY(put(path, root, entry->name,
             json_pack("{s:s, s:o, s:[I, I]}", "dtype", mx8i_get_st_dtype_name(entry->dtype), "shape", shape,
                 "data_offsets", begin, end)));

@@ -11,7 +11,7 @@ struct buffer {
 };
 
 static enum mx8_status put(struct buffer *b, const char *bytes, size_t size) {
-    if (b->capacity - b->size < size + 1) {
+    if (!b->text || b->capacity - b->size < size + 1) {
         size_t capacity = 2 * (b->size + size) + 32;
         char *text = mx8i_reallocate(b->text, capacity, "a TOML string");
         if (!text) return MX8_OUT_OF_MEMORY;

@@ -87,7 +87,7 @@ static void print_command(const struct mx8_command *c, const struct mx8_option *
     if (h.table && h.table == *seen) {
         printf(".PP\nThe options are those of mx8 train.\n");
     } else {
-        for (int32_t i = 0; i < h.count; i++) print_option(&h.table[i]);
+        for (int32_t i = 0; h.table && i < h.count; i++) print_option(&h.table[i]);
         if (strcmp(c->name, "train") == 0) *seen = h.table;
     }
     mx8i_release_help(&h);

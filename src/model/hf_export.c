@@ -63,7 +63,7 @@ static enum mx8_status add_target(
 }
 
 static int32_t get_format(const struct export *x) {
-    return x->o->mxfp8->format ? x->o->mxfp8->format : MX8_F8_E4M3;
+    return x->o->mxfp8 && x->o->mxfp8->format ? x->o->mxfp8->format : MX8_F8_E4M3;
 }
 
 static enum mx8_status add_ours(struct export *x, const struct mx8_param *p) {

@@ -74,7 +74,8 @@ static void fill_temperature_table(const struct mx8_model *m, float *table) {
     const struct mx8_model_config *c = &m->config;
     const int64_t d = mx8i_get_head_dim(c);
     for (int64_t s = 0; s < m->options.seq_len; s++) {
-        const double octave = log1p((double)((s + 1) / c->attn_temperature_floor));
+        const int64_t floors = (s + 1) / c->attn_temperature_floor; /* whole ones */
+        const double octave = log1p((double)floors);
         for (int64_t i = 0; i < d; i++) table[s * d + i] = i % 2 ? 0 : (float)(octave * c->attn_temperature + 1);
     }
 }

@@ -57,8 +57,8 @@ static void name_shape(char text[TEXT], const struct mx8_tensor *t) {
 /* ---- one tensor ---- */
 
 static int64_t find_size(const struct mx8_dims *d, char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'A' && c <= 'Z') return d->size[c - 'A'];
+    if (c < 'A') return c - '0';
+    if (c < 'a') return d->size[c - 'A'];
     return d->size[c - 'a'] < 0 ? -1 : mx8i_count_blocks(d->size[c - 'a']);
 }
 
@@ -121,7 +121,7 @@ static enum mx8_status fail_size(
     const struct mx8_dims *d, const struct mx8_port *p, const struct mx8_tensor *t, int32_t axis) {
     char c = p->shape[axis], noun[TEXT], source[TEXT];
     name_axis(noun, axis, t->ndim);
-    if (c >= '0' && c <= '9')
+    if (c < 'A')
         return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: %s has %lld %s, expected %c", d->op, p->name,
             (long long)t->shape[axis], noun, c);
     int blocks = c >= 'a';

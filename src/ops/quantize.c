@@ -185,12 +185,13 @@ static enum mx8_status run_dequantize(struct mx8_context *ctx, const struct mx8_
     const struct mx8_tensor *c = &call->in[0], *s = &call->in[1], *x = &call->out[0];
     if (mx8_count_elements(c) == 0) return MX8_OK;
     int64_t element = (int64_t)mx8_get_dtype_size(x->dtype);
-    int64_t outer[2] = {1, 1}, at[2] = {0, 0}; /* of the dimensions before the last two */
-    for (int32_t i = 0; i < c->ndim - 2; i++) outer[i] = c->shape[i];
+    int64_t outer[2] = {1, 1}, at[2] = {0, 0};                 /* of the dimensions before the last two */
+    const int32_t n_outer = c->ndim - 2 < 2 ? c->ndim - 2 : 2; /* infer takes no more */
+    for (int32_t i = 0; i < n_outer; i++) outer[i] = c->shape[i];
     for (at[0] = 0; at[0] < outer[0]; at[0]++) {
         for (at[1] = 0; at[1] < outer[1]; at[1]++) {
             int64_t code = 0, scale = 0, value = 0;
-            for (int32_t i = 0; i < c->ndim - 2; i++) {
+            for (int32_t i = 0; i < n_outer; i++) {
                 code += at[i] * c->stride[i];
                 scale += at[i] * s->stride[i];
                 value += at[i] * x->stride[i];

@@ -67,14 +67,14 @@ static enum mx8_status find_piece(struct mx8_checkpoint *c, int64_t i) {
     const struct mx8_stored_tensor *t = &c->manifest.tensor[p->tensor];
     char *name = p->count == t->count ? mx8i_copy_text(t->name)
                                       : mx8i_format_text("%s[%lld:%lld]", t->name, (long long)p->start,
-                                            (long long)(p->start + p->count));
+                                            (long long)p->start + (long long)p->count);
     if (!name) return MX8_OUT_OF_MEMORY;
     const struct mx8_st_entry *e = mx8i_find_tensor(&c->shard[p->file], name);
     mx8i_release(name);
     if (!e || e->dtype != t->dtype || e->size != (size_t)p->count * mx8_get_dtype_size(t->dtype))
         return MX8_FAIL(MX8_FORMAT_ERROR, "%s/%s: %s tensor %s [%lld:%lld] as the manifest says", c->folder,
             c->manifest.file[p->file].name, e ? "does not hold" : "has no", t->name, (long long)p->start,
-            (long long)(p->start + p->count));
+            (long long)p->start + (long long)p->count);
     c->entry[i] = e;
     return MX8_OK;
 }

@@ -150,10 +150,10 @@ static enum mx8_status remove_checkpoint(const struct mx8_store *s, int64_t step
 
 enum mx8_status mx8i_prune_store(const struct mx8_store *s, int64_t keep) {
     int64_t *steps, count;
-    if (keep == 0) return MX8_OK;
+    if (keep <= 0) return MX8_OK;
     MX8_TRY(mx8i_list_checkpoints(s->folder, &steps, &count));
     enum mx8_status status = MX8_OK;
-    for (int64_t i = 0; i < count - keep && status == MX8_OK; i++) status = remove_checkpoint(s, steps[i]);
+    for (int64_t i = 0; steps && i < count - keep && status == MX8_OK; i++) status = remove_checkpoint(s, steps[i]);
     mx8i_release(steps);
     return status;
 }

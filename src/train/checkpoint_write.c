@@ -92,8 +92,8 @@ static enum mx8_status describe_part(const struct mx8_state *s, const struct par
         memcpy(e->shape, t->shape, sizeof t->shape);
         e->name = mx8i_copy_text(t->name);
     } else {
-        e->name =
-            mx8i_format_text("%s[%lld:%lld]", t->name, (long long)part->start, (long long)(part->start + part->count));
+        e->name = mx8i_format_text(
+            "%s[%lld:%lld]", t->name, (long long)part->start, (long long)part->start + (long long)part->count);
     }
     return e->name ? MX8_OK : MX8_OUT_OF_MEMORY;
 }

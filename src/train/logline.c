@@ -77,7 +77,7 @@ void mx8i_log_start(const struct mx8_log *log, const struct mx8_job *job, const 
     mx8i_log(log,
         "Trainer is initialized with local batch size %lld, global batch size %lld, gradient accumulation steps %lld, "
         "sequence length %lld, total steps %lld (warmup %lld)",
-        (long long)job->local_batch_size, (long long)(job->local_batch_size * job->accumulation),
+        (long long)job->local_batch_size, (long long)job->local_batch_size * job->accumulation,
         (long long)job->accumulation, (long long)job->model.seq_len, (long long)job->steps,
         (long long)job->schedule.warmup);
 }

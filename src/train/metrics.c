@@ -134,7 +134,7 @@ static json_t *describe_run(const struct mx8_job *job, const struct mx8_context 
         (json_int_t)counts.total, "dense_parameters", (json_int_t)counts.dense, "sparse_parameters",
         (json_int_t)counts.sparse, "active_parameters", (json_int_t)counts.active, "flops_per_token",
         counts.flops_per_token, "steps", (json_int_t)job->steps, "seq_len", (json_int_t)job->model.seq_len,
-        "global_batch_size", (json_int_t)batch, "tokens_per_step", (json_int_t)(batch * job->model.seq_len), "seed",
+        "global_batch_size", (json_int_t)batch, "tokens_per_step", (json_int_t)batch * job->model.seq_len, "seed",
         (json_int_t)job->seed, "started", started, "version", mx8_get_version_text(), "options",
         list_options(job->options));
 }

@@ -31,6 +31,6 @@ struct mx8_prediction {
 /* Bytes a second at which every rank of a group gets or gives away its part. `together`: ranks of it in one machine. */
 double mx8i_get_group_bandwidth(const struct mx8_gpu *gpu, int32_t size, int32_t together);
 void mx8i_predict_step(const struct mx8_job *job, const struct mx8_model *m, const struct mx8_gpu *gpu,
-    struct mx8_prediction *out);
+    struct mx8_prediction *p);
 
 #endif

@@ -62,6 +62,7 @@ void mx8i_draw_load(struct mx8_text *t, const struct mx8_report_run *runs, int32
         if (runs[i].layers > layers) layers = runs[i].layers;
         if (runs[i].experts > experts) experts = runs[i].experts;
     }
+    if (!shown || !layers || !experts) return;
     struct grid g = {.layers = layers < MAX_LAYERS ? layers : MAX_LAYERS};
     g.columns = MAX_CELLS / (shown * g.layers * experts);
     g.columns = g.columns < 8 ? 8 : g.columns > 100 ? 100 : g.columns;

@@ -101,7 +101,7 @@ static enum mx8_status open_symbols(struct mx8_encoder *e, struct symbols *s, si
     if (n > INT32_MAX)
         return MX8_FAIL(
             MX8_UNSUPPORTED, "a piece of %zu bytes without a place to split, expected at most %d", n, INT32_MAX);
-    if (need > e->merge_block_size) {
+    if (!e->merge_block || need > e->merge_block_size) {
         mx8i_release(e->merge_block);
         e->merge_block_size = 0;
         e->merge_block = mx8i_allocate_aligned(need, 64, "the symbols of a long piece");

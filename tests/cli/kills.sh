@@ -10,6 +10,7 @@ kills_save="--checkpoint.enable --checkpoint.interval=1 --checkpoint.keep_latest
 # Steps, losses and gradient norms: what does not depend on the clock.
 list_results() { sed 's/,"tokens_per_second.*//; s/,"seconds".*//' "$1/metrics.jsonl"; }
 
+# shellcheck disable=SC2012 # names are ours
 newest_step() { ls victim/checkpoint 2>/dev/null | sed -n 's/^step-\([0-9]*\)$/\1/p' | sort -n | tail -n 1; }
 
 # The log of a start: from the newest step that was there, without a complaint.

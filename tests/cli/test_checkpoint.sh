@@ -1,7 +1,8 @@
 #!/bin/sh
-# shellcheck disable=SC2086 # $tiny is a list of words
+# shellcheck disable=SC2086,SC2016 # $tiny is a list of words; words of another shell
 # Runs that are stopped, killed, or cannot write: exit codes, messages, and the checkpoints that must survive.
 . "$(dirname "$0")/lib.sh"
+# shellcheck source=kills.sh disable=SC2154
 . "$source/tests/cli/kills.sh"
 make_corpus
 save="--checkpoint.enable --checkpoint.interval=2"

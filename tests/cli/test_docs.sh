@@ -5,6 +5,7 @@ mkdir bin
 ln -s "$mx8" bin/mx8
 PATH=$work/bin:$PATH
 
+# shellcheck disable=SC2016 # backquotes of the documents
 blocks() { sed -n '/^```sh run$/,/^```$/p' "$1" | sed '/^```/d'; }
 n=0
 for page in "$source"/docs/*.md "$source"/README.md; do

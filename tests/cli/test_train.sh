@@ -57,6 +57,7 @@ expect 0 train --job.config_file job.toml $tiny --training.steps 2 --job.dump_fo
 printf '[training]\nsteps = 1\ndataset_path = ["corpus=0.25", "held=0.75"]\n' >job.toml
 expect 0 train $tiny --training.dataset_path=corpus --job.config_file job.toml --job.dump_folder=list
 has_not out 'under held'
+# shellcheck disable=SC2046 # a list of words
 expect 0 train $(echo "$tiny" | sed 's/--training.dataset_path=corpus//') --job.config_file job.toml --job.dump_folder=list
 has out 'Data: 25\.0 % of 2 files, .* under corpus; 75\.0 % of 1 file, .* under held, '
 printf '[training]\nsteps = "three"\n' >job.toml
