@@ -26,6 +26,11 @@ static void name_axis(char text[TEXT], int32_t axis, int32_t ndim) {
         snprintf(text, TEXT, "entries in dimension %d", (int)axis);
 }
 
+/* 0 to 25 of a dimension's letter, large or small. */
+static int get_letter(char c) {
+    return (c | 0x20) - 'a';
+}
+
 static void name_source(char text[TEXT], const struct mx8_dims *d, int letter) {
     if (d->ndim[letter] == 0) {
         snprintf(text, TEXT, "%s", d->source[letter]);
@@ -57,9 +62,9 @@ static void name_shape(char text[TEXT], const struct mx8_tensor *t) {
 /* ---- one tensor ---- */
 
 static int64_t find_size(const struct mx8_dims *d, char c) {
-    if (c < 'A') return c - '0';
-    if (c < 'a') return d->size[c - 'A'];
-    return d->size[c - 'a'] < 0 ? -1 : mx8i_count_blocks(d->size[c - 'a']);
+    if (c >= '0' && c <= '9') return c - '0';
+    const int64_t size = d->size[get_letter(c)];
+    return c >= 'a' && size >= 0 ? mx8i_count_blocks(size) : size;
 }
 
 static enum mx8_status check_extent(const char *op, const char *name, const struct mx8_tensor *t) {
@@ -121,11 +126,11 @@ static enum mx8_status fail_size(
     const struct mx8_dims *d, const struct mx8_port *p, const struct mx8_tensor *t, int32_t axis) {
     char c = p->shape[axis], noun[TEXT], source[TEXT];
     name_axis(noun, axis, t->ndim);
-    if (c < 'A')
+    if (c >= '0' && c <= '9')
         return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: %s has %lld %s, expected %c", d->op, p->name,
             (long long)t->shape[axis], noun, c);
     int blocks = c >= 'a';
-    name_source(source, d, blocks ? c - 'a' : c - 'A');
+    name_source(source, d, get_letter(c));
     return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: %s has %lld %s, expected %lld (%s%s)", d->op, p->name,
         (long long)t->shape[axis], noun, (long long)find_size(d, c), blocks ? "32-blocks in the " : "", source);
 }

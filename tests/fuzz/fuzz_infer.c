@@ -116,7 +116,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     for (int32_t i = 0; i < pass->n_in; i++)
         for (const char *c = pass->in[i].shape; c && *c; c++) {
             if (*c < 'A') continue;
-            int letter = *c >= 'a' ? *c - 'a' : *c - 'A';
+            int letter = (*c | 0x20) - 'a'; /* large or small */
             if (letters[letter] == -2) letters[letter] = draw_size(&r);
         }
     draw_options(&r, &call.options);
