@@ -1,7 +1,10 @@
-/* A token shard as people read it: what its header says, what its tokens are, how its first documents begin. */
+/* Token shards as people read them: what a header says, what its tokens are, how its first documents begin. Checkpoints
+ * are inspect_checkpoint.c's. */
 #include <string.h>
 #include "base/error.h"
+#include "base/file.h"
 #include "base/memory.h"
+#include "cli/inspect.h"
 #include "cli/token_tools.h"
 #include "train/sha256.h"
 #include "train/source.h"
@@ -9,10 +12,14 @@
 enum { MAX_SHARDS = 4096 };
 
 static const char usage[] =
-    "usage: mx8 inspect SHARD... [--tokenizer NAME] [--documents N] [--tokens N] [--eos ID]\n\n"
+    "usage: mx8 inspect SHARD... [--tokenizer NAME] [--documents N] [--tokens N] [--eos ID]\n"
+    "       mx8 inspect CHECKPOINT... [--tensors] [--no-verify]\n\n"
     "Shows the format, size and SHA-256 of token shards, the range of their ids, how many documents they hold, and "
     "the\n"
-    "first tokens of the first documents: ids, and with --tokenizer what each of them stands for.\n";
+    "first tokens of the first documents: ids, and with --tokenizer what each of them stands for.\n"
+    "Of a checkpoint (a folder step-N, or the folder that holds them): where its run stood, what it holds, and "
+    "whether\n"
+    "every byte is as it was saved.\n";
 
 static const struct mx8_option table[] = {
     {"tokenizer", MX8_OPT_TEXT, "", NULL, 0, 0, "shows text; as for mx8 tokenize", NULL},
@@ -21,6 +28,8 @@ static const struct mx8_option table[] = {
     {"tokens", MX8_OPT_INT, "32", NULL, 1, 2147483647, "how many of each document", NULL},
     {"eos", MX8_OPT_INT, "auto", "auto", 0, 2147483647,
         "id that ends documents; auto: the tokenizer's, manifest.json's, else 257", NULL},
+    {"tensors", MX8_OPT_BOOL, "false", NULL, 0, 0, "list every tensor of a checkpoint", NULL},
+    {"verify", MX8_OPT_BOOL, "true", NULL, 0, 0, "read all of a checkpoint and compare its SHA-256 sums", NULL},
 };
 #define TABLE_COUNT ((int32_t)(sizeof table / sizeof table[0]))
 
@@ -114,6 +123,9 @@ static int64_t find_eos(const struct mx8_options *o, const struct mx8_tokenizer 
 static enum mx8_status inspect(const struct mx8_options *o, const struct mx8_tokenizer *t, const char *path) {
     struct mx8_shard s;
     char hash[65], a[32], b[32];
+    enum mx8_status status;
+    const struct mx8_inspection how = {mx8i_get_bool(o, "verify"), mx8i_get_bool(o, "tensors")};
+    if (mx8i_is_folder(path) && mx8i_inspect_checkpoint(path, &how, &status)) return status;
     MX8_TRY(mx8i_hash_file(path, hash));
     MX8_TRY(mx8i_open_shard(path, &s));
     int64_t eos = find_eos(o, t, path);
@@ -126,7 +138,7 @@ static enum mx8_status inspect(const struct mx8_options *o, const struct mx8_tok
     if (f.documents > 0) printf(", the longest %s tokens", mx8i_format_count(b, f.longest));
     printf("\n  sha256     %s\n", hash);
     print_documents(&s, t, eos, mx8i_get_int(o, "documents"), mx8i_get_int(o, "tokens"));
-    enum mx8_status status = MX8_OK;
+    status = MX8_OK;
     if (t && f.highest >= mx8i_count_vocabulary(t))
         status = MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: token %lld, expected less than the tokenizer's %lld", path,
             (long long)f.highest, (long long)mx8i_count_vocabulary(t));
@@ -139,7 +151,8 @@ int mx8i_run_inspect(int argc, char **argv) {
     const char *paths[MAX_SHARDS];
     int n_paths, code = MX8_EXIT_OK;
     if (mx8i_wants_help(argc, argv)) return mx8i_print_help(usage, table, TABLE_COUNT);
-    if (!mx8i_parse_command(&o, table, TABLE_COUNT, argc, argv, paths, &n_paths, 1, MAX_SHARDS, "a shard", &code))
+    if (!mx8i_parse_command(
+            &o, table, TABLE_COUNT, argc, argv, paths, &n_paths, 1, MAX_SHARDS, "a shard or a checkpoint", &code))
         return code;
     struct mx8_tokenizer_options options = {.pattern = mx8i_get_given(&o, "pattern")};
     struct mx8_tokenizer *t = NULL;

@@ -11,7 +11,7 @@ const struct mx8_command mx8i_commands[] = {
     {"plan", "say what a job would take on GPUs that are not here", mx8i_run_plan},
     {"tokenize", "turn text into token shards", mx8i_run_tokenize},
     {"detokenize", "turn a token shard back into text", mx8i_run_detokenize},
-    {"inspect", "show what a token shard holds", mx8i_run_inspect},
+    {"inspect", "show what a token shard or a checkpoint holds", mx8i_run_inspect},
     {"generate", "sample text from trained weights", mx8i_run_generate},
     {"convert", "turn weights into Hugging Face's, torchtitan's or MXFP8 form", mx8i_run_convert},
     {"quantize", "quantize a safetensors file to MXFP8", mx8i_run_quantize},
