@@ -176,12 +176,16 @@ struct mx8_normal_job {
     float *out; int64_t n; uint64_t seed, stream, first; double std, low, width;
 };
 
+/* Binades below a shared scale from which on a block loses more than 0.1 dB: docs/numerics.md. */
+#define MX8_WIDE_GAP 11
+
 struct mx8_kernels {
     const char *name;                                      /* "cpu-avx2", "cuda-sm90" */
     size_t (*scratch_size)(int32_t threads);
     /* device memory; plain memory on the CPU */
     enum mx8_status (*allocate)(const struct mx8_exec *x, size_t bytes, void **out);
     void (*release)(const struct mx8_exec *x, void *p);
+    int64_t (*get_free_memory)(const struct mx8_exec *x); /* bytes that can be allocated now, whoever has the rest; 0 unknown */
     enum mx8_status (*upload)(const struct mx8_exec *x, void *dst, const void *host_src, size_t bytes);
     enum mx8_status (*download)(const struct mx8_exec *x, void *host_dst, const void *src, size_t bytes); /* waits */
     enum mx8_status (*copy)(const struct mx8_exec *x, void *dst, const void *src, size_t bytes);
@@ -197,6 +201,9 @@ struct mx8_kernels {
     void (*release_timer)(const struct mx8_exec *x, void *timer); /* accepts NULL */
 
     enum mx8_status (*quantize)(const struct mx8_exec *x, const struct mx8_quant_job *j);
+    /* After quantize: *count (device) += blocks of 32, in each orientation that the job wrote, whose own scale (of their
+     * largest value that is not zero, by the job's rule) is more than 2^MX8_WIDE_GAP below the finite scale they share. */
+    enum mx8_status (*count_wide_blocks)(const struct mx8_exec *x, const struct mx8_quant_job *j, int64_t *count);
     enum mx8_status (*dequantize)(const struct mx8_exec *x, const struct mx8_dequant_job *j);
     enum mx8_status (*block_scales)(const struct mx8_exec *x, const struct mx8_layout_job *j);
     enum mx8_status (*unblock_scales)(const struct mx8_exec *x, const struct mx8_layout_job *j);
@@ -263,6 +270,7 @@ struct mx8_context {
     void (*release)(void *user, void *pointer);
     void *user;
     int64_t *saturated;  /* device counter that quantizers add to when set; owned by whoever set it */
+    int32_t counts_gaps; /* with `saturated`: wide blocks are counted too, in saturated[1] */
 };
 
 /* src/kernels/cpu/dispatch.c. isa NULL: environment MX8_ISA, else the best. `reason` receives one line. */

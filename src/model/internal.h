@@ -96,7 +96,7 @@ struct mx8_io {
     float *temperature_table;          /* the same, without turning: what scales the queries of layers without RoPE */
     float *ones;                       /* weight of a norm that has none */
     uint8_t *readback;                 /* loss (f64), then (moe layers, E) int32 offsets: one download per microbatch */
-    int64_t *saturated;
+    int64_t *saturated;                /* [1]: wide blocks */
     int32_t *flags;                    /* one per tensor of the table */
     int32_t *group_ends;               /* (expert parallel ranks, E): everyone's offsets of the layer at hand */
     int32_t *forced_slots, *forced_order, *forced_positions, *forced_indices, *forced_offsets; /* force_balance */

@@ -24,7 +24,7 @@ size_t mx8i_lay_out_io(const struct mx8_model *m, uint8_t *base, struct mx8_io *
         {&io->temperature_table, c->attn_temperature > 0 ? count_table(m) * sizeof(float) : 0},
         {&io->ones, c->qk_norm == MX8_QK_NORM_L2 ? (size_t)mx8i_get_head_dim(c) * sizeof(float) : 0},
         {&io->readback, m->readback_size},
-        {&io->saturated, sizeof(int64_t)},
+        {&io->saturated, 2 * sizeof(int64_t)},
         {&io->flags, (size_t)m->params.count * word},
         {&io->group_ends, mx8i_is_spread(m) ? (size_t)(m->options.dist->grid.expert * c->num_experts) * word : 0},
         {&io->forced_slots, slots},
@@ -133,16 +133,17 @@ static enum mx8_status upload_forced_routing(struct mx8_model *m) {
     return status;
 }
 
-/* Linux promises more than it has and kills the process later: ask first, on the CPU. */
+/* Linux promises more than it has and kills the process later, and a device that is full says so at the last of many
+ * allocations: ask first. */
 static enum mx8_status check_memory(const struct mx8_model *m, const struct mx8_exec *x) {
     const struct mx8_memory_plan *p = &m->plan[0];
-    const int64_t available = x->ordinal < 0 ? mx8i_get_available_memory() : 0;
+    const int64_t available = x->k->get_free_memory(x);
     if (available <= 0 || p->total <= (size_t)available) return MX8_OK;
     const double GiB = 1 << 30;
     return MX8_FAIL(MX8_OUT_OF_MEMORY,
         "the model needs %.2f GiB and %.2f GiB are free: masters %.2f, copies %.2f, MXFP8 codes %.2f, gradients %.2f, "
         "moments %.2f, activations %.2f, scratch %.2f, workspace %.2f; smaller with training.local_batch_size, "
-        "training.seq_len, or activation_checkpoint.mode=full",
+        "training.seq_len, activation_checkpoint.mode=full, or optimizer.state_dtype=bfloat16",
         (double)p->total / GiB, (double)available / GiB, (double)p->masters / GiB, (double)p->copies / GiB,
         (double)p->codes / GiB, (double)p->gradients / GiB, (double)p->moments / GiB, (double)p->saved / GiB,
         (double)p->scratch / GiB, (double)p->workspace / GiB);
@@ -202,7 +203,7 @@ static void release_memory(struct mx8_model *m) {
     if (m->ctx) {
         const struct mx8_exec *x = &m->ctx->exec;
         mx8i_release_graphs(m);
-        if (m->ctx->saturated == m->io.saturated) m->ctx->saturated = NULL;
+        if (m->ctx->saturated == m->io.saturated) m->ctx->saturated = NULL, m->ctx->counts_gaps = 0;
         void *parts[] = {m->masters, m->copies, m->codes, m->gradients, m->moments, m->saved.base, m->scratch.base,
             m->gathered, m->reduced, m->receive, m->buffers, m->io.tokens /* first of its block */};
         for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
@@ -228,6 +229,7 @@ enum mx8_status mx8i_allocate_model(struct mx8_model *m, struct mx8_context *ctx
     MX8_TRY(status);
     mx8i_place_units(m);
     ctx->saturated = m->io.saturated;
+    ctx->counts_gaps = m->options.count_gaps;
     MX8_TRY(upload_tables(m));
     return m->io.forced_slots && m->config.force_balance && m->moe_layers ? upload_forced_routing(m) : MX8_OK;
 }

@@ -118,6 +118,12 @@ enum mx8_status mx8i_take_saturated(struct mx8_model *m, int64_t *count) {
     return x->k->fill(x, m->io.saturated, 0, sizeof *count);
 }
 
+enum mx8_status mx8i_take_wide_blocks(struct mx8_model *m, int64_t *count) {
+    const struct mx8_exec *x = &m->ctx->exec;
+    MX8_TRY(x->k->download(x, count, m->io.saturated + 1, sizeof *count));
+    return x->k->fill(x, m->io.saturated + 1, 0, sizeof *count);
+}
+
 enum mx8_status mx8i_find_not_finite(struct mx8_model *m, int32_t gradients, const char **name) {
     const struct mx8_exec *x = &m->ctx->exec;
     const float *values = gradients ? m->gradients : m->masters;

@@ -26,6 +26,7 @@ struct mx8_model_options {
     int64_t loss_chunk_rows;
     int32_t training;               /* 0: forward only: no gradient, no optimizer memory */
     int32_t control;                /* enum mx8_control */
+    int32_t count_gaps;             /* mx8i_take_wide_blocks has something to say */
     int32_t moment_dtype;           /* of AdamW's moments: MX8_F32, or MX8_BF16, which halves their memory */
     /* More than one process; all zero: one. */
     struct mx8_dist *dist;          /* its groups; outlives the model; may be imagined, to plan with */
@@ -115,6 +116,9 @@ void mx8i_accept_expert_counts(struct mx8_model *m); /* after restoring: they ar
 enum mx8_status mx8i_update_expert_bias(struct mx8_model *m);
 /* Values that quantizers clipped since the last call (MXFP8 recipes); resets. */
 enum mx8_status mx8i_take_saturated(struct mx8_model *m, int64_t *count);
+/* With count_gaps: blocks of 32, of weights, activations and gradients, that lie more than 2^MX8_WIDE_GAP below the scale
+ * they share; resets. What a fused quantizer makes as it reads (CUDA: the head's gradient) is not looked at. */
+enum mx8_status mx8i_take_wide_blocks(struct mx8_model *m, int64_t *count);
 /* Name of the first weight (or, with gradients != 0, gradient) that holds NaN or Inf; NULL when all are finite. */
 enum mx8_status mx8i_find_not_finite(struct mx8_model *m, int32_t gradients, const char **name);
 

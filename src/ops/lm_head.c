@@ -183,7 +183,7 @@ static enum mx8_status quantize_weight(struct mx8_context *ctx, const struct hea
         struct mx8_plane cols = mx8i_view_plane(&s->wq_t, 0, style);
         mx8i_emit_cols(&j, &cols);
     }
-    return ctx->exec.k->quantize(&ctx->exec, &j);
+    return mx8i_run_quant(ctx, &j);
 }
 
 static struct mx8_tensor cut_rows(const struct mx8_tensor *t, int64_t start, int64_t rows) {

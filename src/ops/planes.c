@@ -174,6 +174,12 @@ void mx8i_set_groups(struct mx8_quant_job *j, const struct mx8_tensor *offsets, 
     j->padded_ends = padded_ends;
 }
 
+enum mx8_status mx8i_run_quant(struct mx8_context *ctx, const struct mx8_quant_job *j) {
+    MX8_TRY(ctx->exec.k->quantize(&ctx->exec, j));
+    if (!j->saturated || !ctx->counts_gaps) return MX8_OK;
+    return ctx->exec.k->count_wide_blocks(&ctx->exec, j, j->saturated + 1);
+}
+
 /* ---- operands of products ---- */
 
 struct mx8_matrix mx8i_use_tensor(const struct mx8_tensor *t, int32_t line_axis, int32_t depth_axis) {

@@ -61,6 +61,9 @@ void mx8i_emit_rows(struct mx8_quant_job *j, const struct mx8_plane *p);
 void mx8i_emit_cols(struct mx8_quant_job *j, const struct mx8_plane *p);
 void mx8i_set_groups(struct mx8_quant_job *j, const struct mx8_tensor *offsets, int32_t *padded_ends);
 
+/* The kernel, and what else the context counts. */
+enum mx8_status mx8i_run_quant(struct mx8_context *ctx, const struct mx8_quant_job *j);
+
 /* Operands of the product kernel. Two axes of `t` are lines and contraction; a third in front is the group. */
 struct mx8_matrix mx8i_use_tensor(const struct mx8_tensor *t, int32_t line_axis, int32_t depth_axis);
 struct mx8_matrix mx8i_use_plane(const struct mx8_plane *p);

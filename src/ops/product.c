@@ -156,14 +156,14 @@ static enum mx8_status quantize_rows(
     struct mx8_quant_job j = mx8i_start_quant(ctx, x, plane->style);
     mx8i_emit_rows(&j, plane);
     if (p->groups > 0 && x->ndim == 2) mx8i_set_groups(&j, p->offsets, NULL);
-    return ctx->exec.k->quantize(&ctx->exec, &j);
+    return mx8i_run_quant(ctx, &j);
 }
 
 static enum mx8_status quantize_weight_cols(
     struct mx8_context *ctx, const struct mx8_product *p, const struct mx8_plane *plane) {
     struct mx8_quant_job j = mx8i_start_quant(ctx, p->w, plane->style);
     mx8i_emit_cols(&j, plane);
-    return ctx->exec.k->quantize(&ctx->exec, &j);
+    return mx8i_run_quant(ctx, &j);
 }
 
 static enum mx8_status quantize_token_cols(
@@ -171,7 +171,7 @@ static enum mx8_status quantize_token_cols(
     struct mx8_quant_job j = mx8i_start_quant(ctx, p->x, plan->x_cols.style);
     mx8i_emit_cols(&j, &plan->x_cols);
     if (p->groups > 0) mx8i_set_groups(&j, p->offsets, plan->ends);
-    return ctx->exec.k->quantize(&ctx->exec, &j);
+    return mx8i_run_quant(ctx, &j);
 }
 
 /* Both orientations of dy from one read where both are needed. */
@@ -183,7 +183,7 @@ static enum mx8_status quantize_dy(
     if (plan->make_dy_cols) mx8i_emit_cols(&j, &plan->dy_cols);
     if (p->groups > 0) mx8i_set_groups(&j, p->offsets, plan->make_dy_cols ? plan->ends : NULL);
     if (p->dy_source) return ctx->exec.k->quantize_from(&ctx->exec, p->dy_source, &j);
-    return ctx->exec.k->quantize(&ctx->exec, &j);
+    return mx8i_run_quant(ctx, &j);
 }
 
 /* ---- products ---- */

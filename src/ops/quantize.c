@@ -132,7 +132,7 @@ static enum mx8_status run_rows(struct mx8_context *ctx, const struct mx8_op_cal
     struct mx8_quant_job j = mx8i_start_quant(ctx, &call->in[0], mx8i_get_style(&call->options, 0));
     struct mx8_plane rows = use_outputs(call, 0);
     mx8i_emit_rows(&j, &rows);
-    return ctx->exec.k->quantize(&ctx->exec, &j);
+    return mx8i_run_quant(ctx, &j);
 }
 
 static enum mx8_status run_cols(struct mx8_context *ctx, const struct mx8_op_call *call) {
@@ -140,7 +140,7 @@ static enum mx8_status run_cols(struct mx8_context *ctx, const struct mx8_op_cal
     struct mx8_plane cols = use_outputs(call, 0);
     mx8i_emit_cols(&j, &cols);
     if (mx8i_is_present(&call->in[1])) mx8i_set_groups(&j, &call->in[1], call->out[2].data);
-    return ctx->exec.k->quantize(&ctx->exec, &j);
+    return mx8i_run_quant(ctx, &j);
 }
 
 static enum mx8_status run_both(struct mx8_context *ctx, const struct mx8_op_call *call) {
@@ -149,7 +149,7 @@ static enum mx8_status run_both(struct mx8_context *ctx, const struct mx8_op_cal
     mx8i_emit_rows(&j, &rows);
     mx8i_emit_cols(&j, &cols);
     if (mx8i_is_present(&call->in[1])) mx8i_set_groups(&j, &call->in[1], call->out[4].data);
-    return ctx->exec.k->quantize(&ctx->exec, &j);
+    return mx8i_run_quant(ctx, &j);
 }
 
 static enum mx8_status run_3d(struct mx8_context *ctx, const struct mx8_op_call *call) {
@@ -158,7 +158,7 @@ static enum mx8_status run_3d(struct mx8_context *ctx, const struct mx8_op_call 
     struct mx8_code_pair pair = {&call->out[0], &call->out[1]};
     struct mx8_plane cols = mx8i_view_plane(&pair, 1, style);
     mx8i_emit_cols(&j, &cols);
-    return ctx->exec.k->quantize(&ctx->exec, &j);
+    return mx8i_run_quant(ctx, &j);
 }
 
 /* The last two dimensions as one matrix. */

@@ -85,6 +85,7 @@ static void resolve_rest(const struct mx8_options *o, struct mx8_job *job, const
     job->print_after_conversion = mx8i_get_bool(o, "model.print_after_conversion");
     job->threads = (int32_t)mx8i_get_int(o, "job.threads");
     job->device = !strcmp(mx8i_get_text(o, "job.device"), "cuda");
+    job->model.count_gaps = mx8i_get_bool(o, "metrics.enable_scale_gaps");
     job->profile = mx8i_get_bool(o, "profiling.enable_profiling");
     job->compile = mx8i_get_bool(o, "compile.enable");
     if (job->compile && job->device == 0) mx8i_log(notes, "compile.enable: nothing to compile on the CPU");

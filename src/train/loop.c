@@ -114,6 +114,7 @@ static enum mx8_status run_step(struct mx8_run *r, struct mx8_step *s) {
     enum mx8_status verdict = judge_step(r, s);
     if (verdict != MX8_OK && verdict != MX8_NOT_FINITE) return verdict;
     MX8_TRY(mx8i_take_saturated(r->model, &s->saturated));
+    if (r->job->model.count_gaps) MX8_TRY(mx8i_take_wide_blocks(r->model, &s->wide_blocks));
     MX8_TRY(mx8i_join_saturated(r, s));
     MX8_TRY(mx8i_read_expert_load(&r->metrics));
     if (verdict == MX8_OK) MX8_TRY(update_model(r, s));

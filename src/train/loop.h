@@ -10,6 +10,7 @@ struct mx8_step {
     int64_t step, tokens;            /* tokens: seen since the start */
     double loss, grad_norm, lr, seconds, data_seconds, tokens_per_second;
     int64_t saturated, memory;       /* memory: bytes held by the job */
+    int64_t wide_blocks;             /* with metrics.enable_scale_gaps */
     int32_t skipped;                 /* a NaN step that on_nan=skip left out */
     int32_t validated;               /* after this step; what follows is set then */
     double validation_loss, validation_seconds; /* not part of seconds */

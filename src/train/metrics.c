@@ -169,6 +169,7 @@ enum mx8_status mx8i_open_metrics(const struct mx8_job *job, const struct mx8_co
     *out = (struct mx8_metrics){.capacity = out->capacity,
         .peak_flops = out->peak_flops,
         .model = model,
+        .count_gaps = job->model.count_gaps,
         .layers = mx8i_count_moe_layers(model),
         .experts = job->config.num_experts};
     MX8_TRY(mx8i_make_folders(job->dump_folder));
@@ -226,6 +227,7 @@ enum mx8_status mx8i_write_metrics(struct mx8_metrics *m, const struct mx8_step 
     print_number(m->file, "tokens_per_second", s->tokens_per_second, 9);
     fprintf(m->file, ",\"memory\":%lld,\"saturated\":%lld,\"skipped\":%s", (long long)s->memory,
         (long long)s->saturated, s->skipped ? "true" : "false");
+    if (m->count_gaps) fprintf(m->file, ",\"wide_blocks\":%lld", (long long)s->wide_blocks);
     if (s->validated) {
         print_number(m->file, "validation_loss", s->validation_loss, 17);
         print_number(m->file, "validation_seconds", s->validation_seconds, 9);

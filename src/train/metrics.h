@@ -13,6 +13,7 @@ struct mx8_metrics {
     int64_t *load;           /* (layers, experts) tokens since the last bias update */
     int64_t capacity;        /* bytes that were free before the job, 0 unknown; this and the next for TensorBoard */
     double peak_flops;       /* of the device, 0 unknown */
+    int32_t count_gaps;      /* wide_blocks stands in each line */
     struct mx8_board board;  /* no file: not asked for */
 };
 

@@ -37,6 +37,8 @@ const struct mx8_option mx8i_option_table[] = {
 
     {INT("metrics.log_freq", "10", 1, MANY, "log step 1 and every step that is a multiple of this")},
     {BOOL("metrics.enable_tensorboard", "false", "write event files with torchtitan's tags at logged steps")},
+    {BOOL("metrics.enable_scale_gaps", "false",
+        "count blocks that lie more than 2^11 below the scale they share (wide_blocks); reads what is quantized again")},
     {BOOL("metrics.disable_color_printing", "false", "plain log lines")},
     {TEXT("metrics.save_tb_folder", "tb", "folder below job.dump_folder, for event folders named by the time")},
     {BOOL("metrics.save_for_all_ranks", "false",

@@ -215,7 +215,12 @@ enum mx8_status mx8i_join_step(struct mx8_run *r, struct mx8_step *s, double beg
 }
 
 enum mx8_status mx8i_join_saturated(struct mx8_run *r, struct mx8_step *s) {
-    return r->job->model.dist ? mx8i_sum_integers(&r->job->model.dist->host, &s->saturated, 1) : MX8_OK;
+    int64_t counts[2] = {s->saturated, s->wide_blocks};
+    if (!r->job->model.dist) return MX8_OK;
+    MX8_TRY(mx8i_sum_integers(&r->job->model.dist->host, counts, 2));
+    s->saturated = counts[0];
+    s->wide_blocks = counts[1];
+    return MX8_OK;
 }
 
 int mx8i_should_stop(struct mx8_run *r) {

@@ -5,19 +5,9 @@
 #include "base/memory.h"
 #include "train/describe.h"
 #include "train/logline.h"
+#include "train/memory_advice.h"
 #include "train/peak.h"
 #include "train/run_state.h"
-
-static enum mx8_status check_memory(const struct mx8_run *r) {
-    int on_host = r->ctx->exec.ordinal < 0;
-    if (!on_host || r->capacity <= 0 || r->memory <= r->capacity) return MX8_OK;
-    return MX8_FAIL(MX8_OUT_OF_MEMORY,
-        "the job needs %.2f GiB, the machine has %.2f GiB left (--dry-run shows the plan); smaller: "
-        "training.local_batch_size (%lld; training.global_batch_size accumulates), training.seq_len (%lld), "
-        "activation_checkpoint.mode=full, or a smaller model.flavor",
-        (double)r->memory / (1 << 30), (double)r->capacity / (1 << 30), (long long)r->job->local_batch_size,
-        (long long)r->job->model.seq_len);
-}
 
 static enum mx8_status allocate_host(struct mx8_run *r) {
     size_t steps = (size_t)r->job->steps;
@@ -31,12 +21,14 @@ enum mx8_status mx8i_open_run(struct mx8_run *r) {
     MX8_TRY(mx8i_begin_compiling(job, r->ctx, &r->compiled));
     MX8_TRY(mx8i_plan_model(&job->config, &job->recipe, &job->model, &r->model));
     r->memory = mx8i_count_job_bytes(job, mx8i_get_memory_plan(r->model, r->ctx));
-    r->capacity = mx8i_get_available_memory();
-    MX8_TRY(check_memory(r));
+    r->capacity = r->ctx->exec.k->get_free_memory(&r->ctx->exec);
+    MX8_TRY(mx8i_check_memory(job, r->ctx, r->model, r->capacity));
     MX8_TRY(mx8i_open_run_data(r));
     MX8_TRY(mx8i_check_agreement(r));
     MX8_TRY(allocate_host(r));
-    MX8_TRY(mx8i_allocate_model(r->model, r->ctx));
+    enum mx8_status status = mx8i_allocate_model(r->model, r->ctx);
+    if (status == MX8_OUT_OF_MEMORY) return mx8i_advise_on_memory(job, r->ctx, r->capacity);
+    MX8_TRY(status);
     MX8_TRY(mx8i_open_optimizer(r->ctx, &r->optimizer));
     MX8_TRY(mx8i_find_peak(r->ctx, job->recipe.dtype, &r->peak_flops));
     struct mx8_device_facts facts = {r->memory, r->capacity, r->peak_flops};

@@ -81,11 +81,13 @@ static int list_scalars(const struct mx8_board *b, const struct mx8_step *s, int
         {"n_tokens_seen", (double)s->tokens},
         {"lr", s->lr},
         {"mx8/saturated", (double)s->saturated},
+        {"mx8/wide_blocks", (double)s->wide_blocks},
     };
     int n = 0;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         const int is_share = strncmp(all[i].tag, "memory/max", 10) == 0 && strchr(all[i].tag, '%');
         if (is_share && capacity <= 0) continue;
+        if (!strcmp(all[i].tag, "mx8/wide_blocks") && !b->job->model.count_gaps) continue;
         if (!strcmp(all[i].tag, "mfu(%)") && b->peak_flops <= 0) continue;
         out[n++] = all[i];
     }

@@ -1,6 +1,7 @@
 /* Device memory of a device that is the host. Copies are shared out to the threads once they are long enough to be
  * bound by one core's bandwidth rather than by the time it takes to wake the others. */
 #include <string.h>
+#include "base/clock.h"
 #include "base/memory.h"
 #include "kernels/cpu/cpu_kernels.h"
 
@@ -15,6 +16,11 @@ enum mx8_status mx8i_cpu_allocate(const struct mx8_exec *x, size_t bytes, void *
 void mx8i_cpu_release(const struct mx8_exec *x, void *p) {
     (void)x;
     mx8i_release(p);
+}
+
+int64_t mx8i_cpu_get_free_memory(const struct mx8_exec *x) {
+    (void)x;
+    return mx8i_get_available_memory();
 }
 
 static size_t piece_bytes(size_t start, size_t bytes) {

@@ -29,6 +29,7 @@ const struct mx8_kernels MX8_ISA_TABLE = {
     .scratch_size = scratch_size,
     .allocate = mx8i_cpu_allocate,
     .release = mx8i_cpu_release,
+    .get_free_memory = mx8i_cpu_get_free_memory,
     .upload = mx8i_cpu_copy,
     .download = mx8i_cpu_copy,
     .copy = mx8i_cpu_copy,
@@ -40,6 +41,7 @@ const struct mx8_kernels MX8_ISA_TABLE = {
     .release_timer = mx8i_cpu_release_timer,
 
     .quantize = quantize,
+    .count_wide_blocks = mx8i_cpu_count_wide_blocks,
     .dequantize = dequantize,
     .block_scales = mx8i_cpu_block_scales,
     .unblock_scales = mx8i_cpu_unblock_scales,

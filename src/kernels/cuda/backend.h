@@ -107,6 +107,7 @@ enum mx8_status cuda_begin_graph(const struct mx8_exec *x);
 enum mx8_status cuda_end_graph(const struct mx8_exec *x, void **graph);
 enum mx8_status cuda_launch_graph(const struct mx8_exec *x, void *graph);
 void cuda_release_graph(const struct mx8_exec *x, void *graph);
+enum mx8_status cuda_count_wide_blocks(const struct mx8_exec *x, const struct mx8_quant_job *j, int64_t *count); // gaps.cu
 size_t cuda_attention_workspace(const struct mx8_attention_job *j, int32_t backward, int32_t threads);
 size_t cuda_embedding_workspace(const struct mx8_embedding_job *j);
 enum mx8_status cuda_add(const struct mx8_exec *x, void *y, const void *a, const void *b, int32_t dtype, int64_t n);

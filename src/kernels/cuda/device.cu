@@ -25,6 +25,15 @@ static enum mx8_status allocate(const struct mx8_exec *x, size_t bytes, void **o
 
 static void release(const struct mx8_exec *x, void *p) { (void)x; cudaFree(p); }
 
+// Other processes may hold a part of the card: what is free now, not what it has.
+static int64_t get_free_memory(const struct mx8_exec *x) {
+    (void)x;
+    size_t free_bytes = 0, total = 0;
+    if (cudaMemGetInfo(&free_bytes, &total) == cudaSuccess) return (int64_t)free_bytes;
+    cudaGetLastError();
+    return 0;
+}
+
 static enum mx8_status upload(const struct mx8_exec *x, void *dst, const void *src, size_t bytes) {
     // Pageable memory is staged before the call returns, so the caller may reuse src at once.
     CUDA_TRY(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, stream_of(x)), "upload");
@@ -60,12 +69,12 @@ static struct mx8_kernels make_table(const char *name) {
     memset(&k, 0, sizeof k);
     k.name = name;
     k.scratch_size = scratch_size;
-    k.allocate = allocate; k.release = release; k.upload = upload; k.download = download;
+    k.allocate = allocate; k.release = release; k.get_free_memory = get_free_memory; k.upload = upload; k.download = download;
     k.copy = copy; k.copy_lines = copy_lines; k.fill = fill; k.synchronize = synchronize;
     k.mark = cuda_mark; k.read_marks = cuda_read_marks; k.release_timer = cuda_release_timer;
     k.make_stream = cuda_make_stream; k.begin_graph = cuda_begin_graph; k.end_graph = cuda_end_graph;
     k.launch_graph = cuda_launch_graph; k.release_graph = cuda_release_graph;
-    k.quantize = cuda_quantize; k.dequantize = cuda_dequantize;
+    k.quantize = cuda_quantize; k.count_wide_blocks = cuda_count_wide_blocks; k.dequantize = cuda_dequantize;
     k.block_scales = cuda_block_scales; k.unblock_scales = cuda_unblock_scales;
     k.pad_groups = cuda_pad_groups; k.unpad_groups = cuda_unpad_groups;
     k.gemm = cuda_gemm; k.colsum = cuda_colsum;
