@@ -25,7 +25,8 @@ static void check_case(const struct mx8_kernels *k, const struct gap_case *c, in
             fail_msg("%s: %lld wide blocks, expected %lld", c->name, (long long)got, (long long)c->wide);
     }
     if (c->fall == 3 && !c->grouped) {
-        for (int64_t i = 0; i < 32; i++) set_value(src, dtype, 3 * GAP_COLS + 5 * 32 + i, 0); /* a zero block is exact */
+        for (int64_t i = 0; i < 32; i++)
+            set_value(src, dtype, 3 * GAP_COLS + 5 * 32 + i, 0); /* a zero block is exact */
         assert_int_equal(count_wide(k, &j, 1), c->wide - 1);
         set_value(src, dtype, 4 * GAP_COLS, (double)NAN); /* its group is NaN, and no more told about it */
         assert_int_equal(count_wide(k, &j, 1), c->wide - 1 - 4);

@@ -274,7 +274,7 @@ static void test_too_big_for_memory(void **state) {
     if (mx8i_get_available_memory() > 0) {
         assert_status(
             RUN(o, &out, 1, "--training.local_batch_size=30000", "--training.seq_len=32768"), MX8_OUT_OF_MEMORY);
-        assert_message("training.local_batch_size (30000");
+        assert_message("training.local_batch_size=1 with training.global_batch_size=30000 would make it fit");
         assert_int_equal(access(in_folder(&out, "run"), F_OK), -1);
     }
     free(o);

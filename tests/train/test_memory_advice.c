@@ -28,8 +28,8 @@ static int64_t plan(const char *const *flags) {
     return bytes;
 }
 
-#define LAYERS "--model.n_layers=4"
-#define NONE   "--activation_checkpoint.mode=none"
+#define LAYERS    "--model.n_layers=4"
+#define NONE      "--activation_checkpoint.mode=none"
 #define PLAN(...) plan((const char *const[]){LAYERS, __VA_ARGS__, NULL})
 
 /* The tiny job without checkpointing in `bytes`; where they do not do, the message has the words. */

@@ -3,7 +3,7 @@
 #include "base/file.h"
 #include "base/memory.h"
 
-#define GROUPS "--mx.scale_group=256", "--mx.weight_scale_group=256"
+#define GROUPS     "--mx.scale_group=256", "--mx.weight_scale_group=256"
 #define COUNT_GAPS "--metrics.enable_scale_gaps"
 
 /* Values of "wide_blocks" in the lines; -1: a line without. */
@@ -46,7 +46,8 @@ static void test_wide_blocks(void **state) {
     RUN_TWO(again, 2, GROUPS, COUNT_GAPS);
     RUN_TWO(outliers, 1, GROUPS, COUNT_GAPS, "--debug.outlier_channels=64:1e6");
     assert_true(again[0] == shared[0] && again[1] == shared[1]);
-    /* the normalised stream has two blocks a row, of which one is 2^20 below: four linears' inputs of 128 tokens, at least */
+    /* the normalised stream has two blocks a row, of which one is 2^20 below: four linears' inputs of 128 tokens, at
+     * least */
     for (int i = 0; i < 2; i++)
         if (!(outliers[i] > shared[i] + 256))
             fail_msg("step %d: %lld wide blocks with outliers, %lld without", i + 1, (long long)outliers[i],
