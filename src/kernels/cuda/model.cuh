@@ -3,6 +3,7 @@
 #pragma once
 #include <cuda_bf16.h>
 #include "backend.h"
+#include "convert.cuh"
 
 typedef __nv_bfloat16 bf16;
 enum { WIDE = 8 }; // elements of a wide pack: one 16-byte access of bf16, two of f32
@@ -88,18 +89,18 @@ __device__ __forceinline__ float round_as(float v, const bf16 *) {
     return __bfloat162float(__float2bfloat16_rn(v));
 }
 
-// e^x where a bf16 result hides the error of the fast instruction (2^-21), and where it must be good to the last place.
+// e^x where it must be good to the last place, and where a bf16 result hides the error of the fast instruction (fast_exp).
 __device__ __forceinline__ float exp_for(float x, const float *) {
     return expf(x);
 }
 __device__ __forceinline__ float exp_for(float x, const bf16 *) {
-    return __expf(x);
+    return mx8::fast_exp(x);
 }
 __device__ __forceinline__ float sigmoid_for(float x, const float *) {
     return 1.0f / (1.0f + expf(-x));
 }
 __device__ __forceinline__ float sigmoid_for(float x, const bf16 *) {
-    return __fdividef(1.0f, 1.0f + __expf(-x));
+    return mx8::fast_sigmoid(x);
 }
 
 // ---- sums: a butterfly, so every lane ends with the same bits ----

@@ -1,5 +1,6 @@
 // What the fast quantizers share: their job, packed bf16 maxima, conversion of four values at once, tiles of ragged groups.
 #pragma once
+#include "backend.h"
 #include "ptx.cuh"
 #include "scale.cuh"
 
@@ -25,30 +26,46 @@ struct Tile {
 __device__ __forceinline__ int divide_up(int n, int by) { return (n + by - 1) / by; }
 __device__ __forceinline__ int round_up(int n, int by) { return divide_up(n, by) * by; }
 
-// Two bf16 magnitudes at once; NaN wins.
+// The larger magnitudes of two pairs of bf16; NaN wins.
 __device__ __forceinline__ uint32_t max2(uint32_t a, uint32_t b) {
     uint32_t r;
     asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
     return r;
 }
+// The same for values with signs. What it leaves in the sign bits means nothing: `magnitudes` clears them at the end.
+__device__ __forceinline__ uint32_t max2_abs(uint32_t a, uint32_t b) {
+    uint32_t r = 0;
+#if __CUDA_ARCH__ >= 860
+    asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+#endif
+    return r;
+}
+__device__ __forceinline__ uint32_t max8_abs(uint4 v) { return max2_abs(max2_abs(v.x, v.y), max2_abs(v.z, v.w)); } // of even, of odd columns
+__device__ __forceinline__ uint32_t magnitudes(uint32_t two) { return two & 0x7FFF7FFF; }
 __device__ __forceinline__ uint32_t swap2(uint32_t a) { return __byte_perm(a, 0, 0x1032); }
+__device__ __forceinline__ uint32_t lows(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x5410); } // a's low half, b's low half
+__device__ __forceinline__ uint32_t highs(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x7632); }
 template <int FROM, int TO> __device__ __forceinline__ uint32_t max_lanes(uint32_t m) { // over lanes that differ in bits FROM .. TO/2
 #pragma unroll
     for (int o = FROM; o < TO; o <<= 1) m = max2(m, __shfl_xor_sync(~0u, m, o));
     return m;
-}
-__device__ __forceinline__ uint4 magnitudes(uint4 v) {
-    return make_uint4(v.x & 0x7FFF7FFF, v.y & 0x7FFF7FFF, v.z & 0x7FFF7FFF, v.w & 0x7FFF7FFF);
-}
-__device__ __forceinline__ uint32_t max8(uint4 v) { // the largest of eight magnitudes, in the low half
-    const uint32_t m = max2(max2(v.x, v.y), max2(v.z, v.w));
-    return max2(m, m >> 16) & 0xFFFF;
 }
 
 __device__ __forceinline__ float low(uint32_t two) { return __uint_as_float(two << 16); }
 __device__ __forceinline__ float high(uint32_t two) { return __uint_as_float(two & 0xFFFF0000u); }
 __device__ __forceinline__ uint32_t encode4(float a, float b, float c, float d) { // a in the lowest byte
     return mx8::encode_e4m3x2(a, b) | mx8::encode_e4m3x2(c, d) << 16;
+}
+
+// The inverse of a scale as bf16, which holds every one of them. A product of two bf16 with such a factor is exact, or so
+// small that its code is a zero with its sign: one multiplication for two values.
+__device__ __forceinline__ uint32_t factor_of(uint32_t byte) { return __float_as_uint(mx8::inverse_scale(byte)) >> 16; }
+__device__ __forceinline__ uint32_t times2(uint32_t two, uint32_t factors) {
+    uint32_t r = 0;
+#if __CUDA_ARCH__ >= 900
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(two), "r"(factors));
+#endif
+    return r;
 }
 
 // Scaled values to codes. A group with byte 255 has a NaN factor, and NaN becomes 0x7F. COUNT: clipped values are counted.
@@ -58,9 +75,16 @@ template <bool COUNT> struct Encoder {
         if (COUNT) clipped += (fabsf(a) > 464.f) + (fabsf(b) > 464.f) + (fabsf(c) > 464.f) + (fabsf(d) > 464.f);
         return encode4(a, b, c, d);
     }
-    __device__ __forceinline__ uint2 eight(uint4 v, float f) {
-        return make_uint2(four(low(v.x) * f, high(v.x) * f, low(v.y) * f, high(v.y) * f),
-                          four(low(v.z) * f, high(v.z) * f, low(v.w) * f, high(v.w) * f));
+    // Eight of a row, all with the factor that stands in both halves of f.
+    __device__ __forceinline__ uint2 eight(uint4 v, uint32_t f) {
+        const uint32_t a = times2(v.x, f), b = times2(v.y, f), c = times2(v.z, f), d = times2(v.w, f);
+        return make_uint2(four(low(a), high(a), low(b), high(b)), four(low(c), high(c), low(d), high(d)));
+    }
+    // Four of each of two columns: *low_column and *high_column, whose factors are f's halves.
+    __device__ __forceinline__ void two_columns(uint32_t a, uint32_t b, uint32_t c, uint32_t d, uint32_t f, uint32_t *low_column, uint32_t *high_column) {
+        a = times2(a, f), b = times2(b, f), c = times2(c, f), d = times2(d, f);
+        *low_column = four(low(a), low(b), low(c), low(d));
+        *high_column = four(high(a), high(b), high(c), high(d));
     }
     __device__ __forceinline__ void report(unsigned long long *to) const {
         if (!COUNT) return;
@@ -85,4 +109,13 @@ template <int N> __device__ __forceinline__ void store_scales(uint8_t *to, int64
 
 // The first n bytes of a word of four.
 __device__ __forceinline__ uint32_t keep_bytes(uint32_t word, int n) { return n >= 4 ? word : n <= 0 ? 0 : word & ((1u << 8 * n) - 1); }
+
+// Both orientations by tiles of 256 x 256 (quantize_256.cu).
+enum mx8_status run_256(const struct mx8_exec *x, const Job &p);
+
+// RCEIL and CEIL put a bf16 amax at or below 448: nothing can be clipped.
+inline bool counts(const Job &p) { return p.saturated && p.rule != MX8_SCALE_RCEIL && p.rule != MX8_SCALE_CEIL; }
+// What all fast kernels rely on, and the job as they take it (quantize_fused.cu).
+bool takes(const struct mx8_quant_job *j);
+Job make_job(const struct mx8_quant_job *j);
 } // namespace fused
