@@ -77,6 +77,10 @@ enum mx8_status mx8i_round_for_control(
     return MX8_OK;
 }
 
+int32_t mx8i_looks_at_values(const struct mx8_model *m) {
+    return m->dump || m->options.control == MX8_CONTROL_REUSED_CODES;
+}
+
 /* ---- tensors in files ---- */
 
 void mx8i_set_dump(struct mx8_model *m, struct mx8_dump *dump) {

@@ -183,6 +183,12 @@ struct mx8_tensor mx8i_take_hp(struct mx8_model *m, struct mx8_need need, int64_
 /* Codes of f->hp as needed: rows into scratch, columns into `cols`. offsets absent or (G): groups of rows. */
 enum mx8_status mx8i_quantize_forms(struct mx8_model *m, struct mx8_forms *f, struct mx8_need need,
     struct mx8_tensor offsets, struct mx8_stack *cols, int32_t is_gradient);
+/* An operator whose output is quantized, and the one that makes the codes at once; the latter takes offsets behind `in`. */
+struct mx8_maker { enum mx8_row stores, codes; struct mx8_tensor in[4]; int32_t n_in; };
+/* f as the maker's output and quantize_forms give it. f->hp has memory; unless need.hp, what it holds afterwards is
+ * undefined. */
+enum mx8_status mx8i_make_forms(struct mx8_model *m, struct mx8_forms *f, struct mx8_need need,
+    const struct mx8_maker *maker, struct mx8_tensor offsets, struct mx8_stack *cols);
 /* Drops the forms that were in scratch. */
 void mx8i_forget_forms(struct mx8_forms *f, struct mx8_need need);
 
@@ -195,6 +201,9 @@ struct mx8_need mx8i_find_backward_need(const struct mx8_model *m, int32_t count
 struct mx8_tensor mx8i_take_remade(struct mx8_model *m, struct mx8_need need, struct mx8_tensor spare);
 /* Codes of f->hp into scratch; clipped values were counted the first time. */
 enum mx8_status mx8i_remake_codes(struct mx8_model *m, struct mx8_forms *f, struct mx8_need need, struct mx8_tensor offsets);
+/* The same of what `maker` makes, whose memory is f->hp. */
+enum mx8_status mx8i_remake_forms(struct mx8_model *m, struct mx8_forms *f, struct mx8_need need,
+    const struct mx8_maker *maker, struct mx8_tensor offsets);
 /* A norm's output and its codes, from the norm's saved input. */
 enum mx8_status mx8i_remake_norm(struct mx8_model *m, struct mx8_forms *f, struct mx8_need need, struct mx8_tensor x,
     struct mx8_tensor rstd, const struct mx8_param *p);
@@ -308,6 +317,8 @@ int32_t mx8i_choose_format(const struct mx8_model *m, int32_t is_gradient);
 /* With MX8_CONTROL_REUSED_CODES *t becomes its values after row codes (a gradient's: after column codes), in scratch. */
 enum mx8_status mx8i_round_for_control(
     struct mx8_model *m, struct mx8_tensor *t, const struct mx8_op_options *quantizer, int32_t is_gradient);
+/* Whether something wants the values that codes are made of: a dump, or that control. */
+int32_t mx8i_looks_at_values(const struct mx8_model *m);
 enum mx8_status mx8i_dump_linear(struct mx8_model *m, const struct mx8_param *p, struct mx8_tensor x,
     struct mx8_tensor dy, struct mx8_tensor offsets);
 struct mx8_op_options mx8i_make_weight_quantizer(const struct mx8_model *m); /* weights.c */

@@ -2,9 +2,8 @@
 #include "model/internal.h"
 #include "base/error.h"
 
-static enum mx8_status run_swiglu(struct mx8_model *m, const struct mx8_ffn_saved *s, struct mx8_tensor hidden) {
-    struct mx8_op_call call = {.in = {s->gate, s->up}, .n_in = 2, .out = {hidden}, .n_out = 1};
-    return mx8i_call(m, MX8_OP_SWIGLU, 0, &call);
+static struct mx8_maker make_swiglu(const struct mx8_ffn_saved *s) {
+    return (struct mx8_maker){MX8_OP_SWIGLU, MX8_OP_SWIGLU_QUANTIZE, {s->gate, s->up}, 2};
 }
 
 /* MX8_AC_OPS: the weight gradient's operand again. dhidden is free until that product's twin writes it. */
@@ -13,8 +12,8 @@ static enum mx8_status remake_hidden(struct mx8_model *m, const struct mx8_ffn *
     if (m->options.ac_mode != MX8_AC_OPS) return MX8_OK;
     struct mx8_need need = mx8i_find_backward_need(m, 1, &w->w2);
     *hidden = (struct mx8_forms){.hp = mx8i_take_remade(m, need, dhidden)};
-    MX8_TRY(run_swiglu(m, s, hidden->hp));
-    return mx8i_remake_codes(m, hidden, need, offsets);
+    const struct mx8_maker swiglu = make_swiglu(s);
+    return mx8i_remake_forms(m, hidden, need, &swiglu, offsets);
 }
 
 enum mx8_status mx8i_ffn_forward(struct mx8_model *m, const struct mx8_ffn *w, struct mx8_ffn_saved *s,
@@ -29,8 +28,8 @@ enum mx8_status mx8i_ffn_forward(struct mx8_model *m, const struct mx8_ffn *w, s
     struct mx8_need need = mx8i_find_need(m, mx8i_keeps_forms(m), 1, &w->w2);
     if (!out.ndim) need.row = 0;
     s->hidden = (struct mx8_forms){.hp = mx8i_take_hp(m, need, rows, F)};
-    MX8_TRY(run_swiglu(m, s, s->hidden.hp));
-    MX8_TRY(mx8i_quantize_forms(m, &s->hidden, need, offsets, &m->saved, 0));
+    const struct mx8_maker swiglu = make_swiglu(s);
+    MX8_TRY(mx8i_make_forms(m, &s->hidden, need, &swiglu, offsets, &m->saved));
     if (out.ndim) MX8_TRY(mx8i_run_linear(m, out, &s->hidden, w->w2, offsets));
     mx8i_forget_forms(&s->hidden, need);
     m->scratch.used = mark;

@@ -70,11 +70,11 @@ static enum mx8_status route(struct mx8_model *m, struct mx8_layer *l) {
     return mx8i_plan_dispatch(m, l);
 }
 
-static enum mx8_status permute_rows(struct mx8_model *m, const struct mx8_layer *l, struct mx8_tensor rows) {
+static struct mx8_maker make_permute(const struct mx8_model *m, const struct mx8_layer *l) {
     const struct mx8_routing *r = &l->a.routing;
-    struct mx8_op_call call = {.in = {l->a.n2.hp, r->order, r->positions}, .n_in = 3, .out = {rows}, .n_out = 1};
-    if (m->config.score_before_experts) call.in[call.n_in++] = r->weights;
-    return mx8i_call(m, MX8_OP_PERMUTE, 0, &call);
+    const struct mx8_tensor weights = m->config.score_before_experts ? r->weights : MX8_ABSENT;
+    return (struct mx8_maker){
+        MX8_OP_PERMUTE, MX8_OP_PERMUTE_QUANTIZE, {l->a.n2.hp, r->order, r->positions, weights}, 4};
 }
 
 /* Rows of each expert side by side, on the rank that holds it. `spare` (may be absent): memory for those of this rank.
@@ -82,9 +82,9 @@ static enum mx8_status permute_rows(struct mx8_model *m, const struct mx8_layer 
 static enum mx8_status send_rows(
     struct mx8_model *m, struct mx8_layer *l, struct mx8_tensor to, struct mx8_tensor spare) {
     size_t mark = m->scratch.used;
-    if (!mx8i_is_spread(m)) return permute_rows(m, l, to);
     if (!spare.ndim) spare = mx8i_take_rows(&m->scratch, m->recipe.dtype, m->T * m->config.top_k, m->config.dim);
-    MX8_TRY(permute_rows(m, l, spare));
+    const struct mx8_maker permute = make_permute(m, l);
+    MX8_TRY(mx8i_make_forms(m, &(struct mx8_forms){.hp = spare}, (struct mx8_need){0}, &permute, MX8_ABSENT, NULL));
     MX8_TRY(mx8i_dispatch_rows(m, l, to, spare));
     m->scratch.used = mark;
     return MX8_OK;
@@ -96,8 +96,12 @@ static enum mx8_status remake_rows(
     if (m->options.ac_mode != MX8_AC_OPS) return MX8_OK;
     struct mx8_need need = mx8i_find_backward_need(m, 2, (const struct mx8_param *[]){l->experts.w1, l->experts.w3});
     l->a.rows = (struct mx8_forms){.hp = mx8i_take_remade(m, need, there)};
-    MX8_TRY(send_rows(m, l, l->a.rows.hp, spare));
-    return mx8i_remake_codes(m, &l->a.rows, need, l->a.routing.groups);
+    if (mx8i_is_spread(m)) {
+        MX8_TRY(send_rows(m, l, l->a.rows.hp, spare));
+        return mx8i_remake_codes(m, &l->a.rows, need, l->a.routing.groups);
+    }
+    const struct mx8_maker permute = make_permute(m, l);
+    return mx8i_remake_forms(m, &l->a.rows, need, &permute, l->a.routing.groups);
 }
 
 /* The expert networks. out (rows as they were routed) absent: what backward needs, no more. */
@@ -112,8 +116,13 @@ static enum mx8_status run_experts(struct mx8_model *m, struct mx8_layer *l, str
     /* Unless they are kept, the rows are dead before the experts' output is written. */
     a->rows = (struct mx8_forms){.hp = there};
     if (need.hp || !out.ndim) a->rows.hp = mx8i_take_hp(m, need, rows, D);
-    MX8_TRY(send_rows(m, l, a->rows.hp, out));
-    MX8_TRY(mx8i_quantize_forms(m, &a->rows, need, groups, &m->saved, 0));
+    if (mx8i_is_spread(m)) {
+        MX8_TRY(send_rows(m, l, a->rows.hp, out));
+        MX8_TRY(mx8i_quantize_forms(m, &a->rows, need, groups, &m->saved, 0));
+    } else {
+        const struct mx8_maker permute = make_permute(m, l);
+        MX8_TRY(mx8i_make_forms(m, &a->rows, need, &permute, groups, &m->saved));
+    }
     MX8_TRY(mx8i_ffn_forward(m, &l->experts, &a->experts, there, &a->rows, groups));
     mx8i_forget_forms(&a->rows, need);
     return out.ndim ? mx8i_return_rows(m, l, out, there) : MX8_OK;

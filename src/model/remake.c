@@ -21,13 +21,29 @@ struct mx8_tensor mx8i_take_remade(struct mx8_model *m, struct mx8_need need, st
     return mx8i_take(&m->scratch, spare.dtype, spare.ndim, spare.shape);
 }
 
+/* The counter of clipped values, taken away while values are made again. */
+static int64_t *swap_counter(struct mx8_model *m, int64_t *counter) {
+    if (!m->ctx) return NULL;
+    int64_t *old = m->ctx->saturated;
+    m->ctx->saturated = counter;
+    return old;
+}
+
 enum mx8_status mx8i_remake_codes(
     struct mx8_model *m, struct mx8_forms *f, struct mx8_need need, struct mx8_tensor offsets) {
     if (!remakes(m)) return MX8_OK;
-    int64_t *saturated = m->ctx ? m->ctx->saturated : NULL;
-    if (m->ctx) m->ctx->saturated = NULL;
+    int64_t *counter = swap_counter(m, NULL);
     enum mx8_status status = mx8i_quantize_forms(m, f, need, offsets, &m->scratch, 0);
-    if (m->ctx) m->ctx->saturated = saturated;
+    swap_counter(m, counter);
+    return status;
+}
+
+enum mx8_status mx8i_remake_forms(struct mx8_model *m, struct mx8_forms *f, struct mx8_need need,
+    const struct mx8_maker *maker, struct mx8_tensor offsets) {
+    if (!remakes(m)) return MX8_OK;
+    int64_t *counter = swap_counter(m, NULL);
+    enum mx8_status status = mx8i_make_forms(m, f, need, maker, offsets, &m->scratch);
+    swap_counter(m, counter);
     return status;
 }
 

@@ -41,6 +41,13 @@ static void name_weight(struct mx8_model *m, const struct mx8_param *p) {
     m->label.detail = rest ? rest + 1 : p ? p->name : "";
 }
 
+static enum mx8_status run(
+    struct mx8_model *m, const struct mx8_op *op, int32_t backward, const struct mx8_op_call *call) {
+    if (m->parallel) mx8i_poll(m);
+    if (m->ctx->exec.profile) return run_labelled(m, op, backward, call);
+    return mx8_run_op(m->ctx, op, backward, call);
+}
+
 enum mx8_status mx8i_call(struct mx8_model *m, enum mx8_row row, int32_t backward, struct mx8_op_call *call) {
     const struct mx8_op *op = mx8_get_op((int32_t)row);
     struct mx8_plan top = {m->scratch.used}; /* a call's workspace is above the scratch stack's tensors, or lent */
@@ -48,9 +55,7 @@ enum mx8_status mx8i_call(struct mx8_model *m, enum mx8_row row, int32_t backwar
         size_t at = mx8i_reserve(&top, 0);
         call->workspace = m->lent_bytes ? (void *)m->gradients : m->scratch.base + at;
         call->workspace_size = m->lent_bytes ? m->lent_bytes : m->plan->scratch - at;
-        if (m->parallel) mx8i_poll(m);
-        if (m->ctx->exec.profile) return run_labelled(m, op, backward, call);
-        return mx8_run_op(m->ctx, op, backward, call);
+        return run(m, op, backward, call);
     }
     struct mx8_op_call inferred = *call;
     MX8_TRY(mx8_infer_op(op, backward, &inferred));
@@ -155,18 +160,22 @@ static enum mx8_status take_columns(
     return m->ctx->exec.k->fill(&m->ctx->exec, whole->data, 0, (size_t)(out->shape[0] * padded));
 }
 
+static struct mx8_op_options make_quantizer(const struct mx8_model *m, int32_t is_gradient) {
+    const struct mx8_recipe *r = &m->recipe;
+    return (struct mx8_op_options){.scale_rule = r->scale_rule,
+        .scale_group = r->scale_group,
+        .tile_rows = r->tile_rows,
+        .col_tile_rows = is_gradient ? 0 : r->col_tile_rows, /* one operand of the weight gradient is tiled */
+        .alignment = r->alignment,
+        .format = mx8i_choose_format(m, is_gradient)};
+}
+
 enum mx8_status mx8i_quantize_forms(struct mx8_model *m, struct mx8_forms *f, struct mx8_need need,
     struct mx8_tensor offsets, struct mx8_stack *cols, int32_t is_gradient) {
     if (!need.row && !need.col) return MX8_OK;
-    const struct mx8_recipe *r = &m->recipe;
     struct mx8_op_call c = {.in = {f->hp, need.col ? offsets : MX8_ABSENT},
         .n_in = need.col ? 2 : 1,
-        .options = {.scale_rule = r->scale_rule,
-            .scale_group = r->scale_group,
-            .tile_rows = r->tile_rows,
-            .col_tile_rows = is_gradient ? 0 : r->col_tile_rows, /* one operand of the weight gradient is tiled */
-            .alignment = r->alignment,
-            .format = mx8i_choose_format(m, is_gradient)}};
+        .options = make_quantizer(m, is_gradient)};
     if (need.col) MX8_TRY(mx8i_round_for_control(m, &c.in[0], &c.options, is_gradient));
     enum mx8_row row = !need.col ? MX8_OP_QUANTIZE_ROWS : need.row ? MX8_OP_QUANTIZE_BOTH : MX8_OP_QUANTIZE_COLS;
     MX8_TRY(mx8_infer_op(mx8_get_op((int32_t)row), 0, &c));
@@ -181,6 +190,43 @@ enum mx8_status mx8i_quantize_forms(struct mx8_model *m, struct mx8_forms *f, st
     if (need.row) f->row = c.out[0], f->row_scale = c.out[1];
     if (need.col) f->col = columns, f->col_scale = out[1], f->ends = out[2];
     return MX8_OK;
+}
+
+/* Codes by the maker's second operator. f->hp is its workspace: where a device needs one, the values pass through
+ * there. */
+static enum mx8_status make_codes(struct mx8_model *m, struct mx8_forms *f, struct mx8_need need,
+    const struct mx8_maker *maker, struct mx8_tensor offsets, struct mx8_stack *cols) {
+    const struct mx8_op *op = mx8_get_op((int32_t)maker->codes);
+    struct mx8_op_call c = {.n_in = maker->n_in + 1,
+        .options = make_quantizer(m, 0),
+        .workspace = f->hp.data,
+        .workspace_size = (size_t)mx8_count_elements(&f->hp) * mx8_get_dtype_size(f->hp.dtype)};
+    for (int32_t i = 0; i < maker->n_in; i++) c.in[i] = maker->in[i];
+    c.in[maker->n_in] = offsets;
+    MX8_TRY(mx8_infer_op(op, 0, &c));
+    struct mx8_tensor *out = c.out, columns = MX8_ABSENT;
+    if (!need.row) out[0] = out[1] = MX8_ABSENT;
+    if (!need.col) out[2] = out[3] = out[4] = MX8_ABSENT;
+    take_like(&m->scratch, &out[0]);
+    take_like(&m->scratch, &out[1]);
+    if (need.col) MX8_TRY(take_columns(m, cols, &out[2], &columns));
+    take_like(cols, &out[3]);
+    take_like(cols, &out[4]);
+    MX8_TRY(run(m, op, 0, &c));
+    if (need.row) f->row = out[0], f->row_scale = out[1];
+    if (need.col) f->col = columns, f->col_scale = out[3], f->ends = out[4];
+    return MX8_OK;
+}
+
+enum mx8_status mx8i_make_forms(struct mx8_model *m, struct mx8_forms *f, struct mx8_need need,
+    const struct mx8_maker *maker, struct mx8_tensor offsets, struct mx8_stack *cols) {
+    const int32_t only_codes = !need.hp && (need.row || need.col);
+    /* The plan counts the memory of two calls, which is that of one. */
+    if (only_codes && !m->planning && !mx8i_looks_at_values(m)) return make_codes(m, f, need, maker, offsets, cols);
+    struct mx8_op_call c = {.n_in = maker->n_in, .out = {f->hp}, .n_out = 1};
+    for (int32_t i = 0; i < maker->n_in; i++) c.in[i] = maker->in[i];
+    MX8_TRY(mx8i_call(m, maker->stores, 0, &c));
+    return mx8i_quantize_forms(m, f, need, offsets, cols, 0);
 }
 
 void mx8i_forget_forms(struct mx8_forms *f, struct mx8_need need) {

@@ -52,6 +52,8 @@
  *  add             (a, b)                          -> y
  *  clamp           (x (M,F))                       -> y (M,F)
  *        backward  (dy, x)                         -> dx
+ *  swiglu_quantize (gate (M,F), up, offsets?)      -> (row_codes? (M,F), row_scales?, col_codes? (F,Mp), col_scales?, ends?)
+ *  permute_quantize (x (T,D), order (T*k), positions (T,k), weights?, offsets?) -> the same of rows (T*k,D)
  *
  * options.accumulate adds into dw, dbias and the rmsnorm and embedding weight gradients. Weight gradients are f32 unless
  * the caller's output says bf16. */
@@ -66,7 +68,7 @@ enum mx8_row { /* index of a row in the table */
     MX8_OP_BLOCK_SCALES, MX8_OP_UNBLOCK_SCALES, MX8_OP_GROUP_PAD, MX8_OP_GROUP_UNPAD,
     MX8_OP_LINEAR, MX8_OP_GROUPED_LINEAR,
     MX8_OP_EMBEDDING, MX8_OP_RMSNORM, MX8_OP_ROPE, MX8_OP_ATTENTION, MX8_OP_ROUTER, MX8_OP_PERMUTE, MX8_OP_COMBINE,
-    MX8_OP_SWIGLU, MX8_OP_LM_HEAD_LOSS, MX8_OP_ADD, MX8_OP_CLAMP,
+    MX8_OP_SWIGLU, MX8_OP_LM_HEAD_LOSS, MX8_OP_ADD, MX8_OP_CLAMP, MX8_OP_SWIGLU_QUANTIZE, MX8_OP_PERMUTE_QUANTIZE,
     MX8_OP_COUNT
 };
 

@@ -30,6 +30,8 @@ static const struct mx8_op_row *const rows[MX8_OP_COUNT] = {
     [MX8_OP_LM_HEAD_LOSS] = &mx8i_lm_head_loss_row,
     [MX8_OP_ADD] = &mx8i_add_row,
     [MX8_OP_CLAMP] = &mx8i_clamp_row,
+    [MX8_OP_SWIGLU_QUANTIZE] = &mx8i_swiglu_quantize_row,
+    [MX8_OP_PERMUTE_QUANTIZE] = &mx8i_permute_quantize_row,
 };
 
 int32_t mx8_get_op_count(void) {

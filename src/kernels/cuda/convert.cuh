@@ -20,6 +20,7 @@ __device__ __forceinline__ float fast_exp(float x) {
     return r;
 }
 __device__ __forceinline__ float fast_sigmoid(float x) { return __fdividef(1.0f, 1.0f + fast_exp(-x)); }
+__device__ __forceinline__ float fast_swiglu(float gate, float up) { return up * (gate * fast_sigmoid(gate)); }
 template <class T> __device__ __forceinline__ float to_float(T v) { return (float)v; }
 template <> __device__ __forceinline__ float to_float(__nv_bfloat16 v) { return __bfloat162float(v); }
 template <class T> __device__ __forceinline__ T from_float(float v) { return (T)v; }

@@ -103,6 +103,13 @@ __device__ __forceinline__ float sigmoid_for(float x, const bf16 *) {
     return mx8::fast_sigmoid(x);
 }
 
+__device__ __forceinline__ float swiglu_for(float gate, float up, const float *) {
+    return up * (gate * sigmoid_for(gate, (const float *)NULL));
+}
+__device__ __forceinline__ float swiglu_for(float gate, float up, const bf16 *) {
+    return mx8::fast_swiglu(gate, up);
+}
+
 // ---- sums: a butterfly, so every lane ends with the same bits ----
 
 __device__ __forceinline__ float warp_sum(float v) {

@@ -42,22 +42,107 @@ struct Walk {
     }
 };
 
-__device__ __forceinline__ void load_piece(const CUtensorMap *m, uint32_t bar, uint32_t dst, int x, int y, int z) {
+// What fills the slots. Piece s of a tile is column half s/2, row half s%2; `slot` and `parity` say where the n-th tile's
+// piece s comes and in which phase of the slot's barrier. The first `threads` threads call: `start` once, `begin` at each
+// tile, `after_a` when pass A of piece s is over (where `early`), `freed` when pass B is.
+__device__ __forceinline__ void load_piece(const CUtensorMap *m, uint32_t bar, uint32_t dst, const Tile &tile, int s, int rows) {
+    const int y = s % 2 * 128; // a piece without rows of the group starts outside the matrix: zeros, and nothing is read
     ptx::mbar_expect(bar, PIECE);
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(dst),
-                 "l"(m), "r"(bar), "r"(x), "r"(y), "r"(z) : "memory");
+                 "l"(m), "r"(bar), "r"(tile.col + s / 2 * 128), "r"(y < tile.rows ? tile.row + y : rows), "r"(tile.batch) : "memory");
 }
 
-// The first thread keeps the slots filled. Piece s of a tile is column half s/2, row half s%2.
-struct Loader {
+// Six pieces in a ring.
+template <class SOURCE> struct Ring {
+    static constexpr int threads = 1;
+    static constexpr bool early = false;
+    static __device__ int slot(unsigned tile, int s) { return (tile * 4 + s) % SLOTS; }
+    static __device__ int parity(unsigned tile, int s) { return (tile * 4 + s) / SLOTS & 1; }
+    const CUtensorMap *map; uint32_t slots, bars;
     Walk walk; Tile tile; unsigned unit, loaded; bool more;
-    __device__ explicit Loader(const Job &p) : walk(p), unit(blockIdx.x), loaded(0) { more = walk.seek(unit, &tile); }
-    __device__ __forceinline__ void next(const CUtensorMap *map, uint32_t slots, uint32_t bars) {
+    __device__ Ring(const Job &p, const CUtensorMap *a, const CUtensorMap *, const SOURCE &, uint32_t s, uint32_t b)
+        : map(a), slots(s), bars(b), walk(p), unit(blockIdx.x), loaded(0) { more = walk.seek(unit, &tile); }
+    __device__ __forceinline__ void freed(int) {
         if (!more) return;
-        const int s = loaded % 4, slot = loaded % SLOTS, y = s % 2 * 128;
-        // A piece without rows of the group starts outside the matrix: zeros, and nothing is read.
-        load_piece(map, bars + 8 * slot, slots + slot * PIECE, tile.col + s / 2 * 128, y < tile.rows ? tile.row + y : walk.p.rows, tile.batch);
+        const int s = loaded % 4, slot = loaded % SLOTS;
+        load_piece(map, bars + 8 * slot, slots + slot * PIECE, tile, s, walk.p.rows);
         if (++loaded % 4 == 0) more = walk.seek(unit += gridDim.x, &tile);
+    }
+    __device__ void start() { for (int i = 0; i < SLOTS; i++) freed(0); }
+    __device__ void begin() {}
+    __device__ void after_a(int) {}
+};
+
+// The same from rows in any order: 32 threads copy four rows each. Their numbers are read a piece ahead of use.
+template <class SOURCE> struct Gather {
+    static constexpr int threads = 32;
+    static constexpr bool early = false;
+    static __device__ int slot(unsigned tile, int s) { return (tile * 4 + s) % SLOTS; }
+    static __device__ int parity(unsigned tile, int s) { return (tile * 4 + s) / SLOTS & 1; }
+    const SOURCE &source; uint32_t slots, bars;
+    Walk walk; Tile tile; unsigned unit, loaded; bool more; int from[4];
+    __device__ Gather(const Job &p, const CUtensorMap *, const CUtensorMap *, const SOURCE &o, uint32_t s, uint32_t b)
+        : source(o), slots(s), bars(b), walk(p), unit(blockIdx.x), loaded(0) { more = walk.seek(unit, &tile); find_rows(); }
+    __device__ __forceinline__ void find_rows() {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int r = loaded % 2 * 128 + i * 32 + threadIdx.x % 32;
+            from[i] = more && r < tile.rows ? source.row(tile.row + r) : -1;
+        }
+    }
+    __device__ __forceinline__ void freed(int) {
+        if (!more) return;
+        const int slot = loaded % SLOTS, col = tile.col + loaded % 4 / 2 * 128, wide = min(128, walk.p.cols - col) * 2;
+        const int rows = max(0, min(128, tile.rows - (int)(loaded % 2) * 128));
+        const uint32_t bar = bars + 8 * slot;
+        if (threadIdx.x == 0) ptx::mbar_expect(bar, wide > 0 ? rows * wide : 0);
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (from[i] >= 0 && wide > 0)
+                asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                                 slots + slot * PIECE + (i * 32 + threadIdx.x) * 256),
+                             "l"(walk.p.src + from[i] * walk.p.src_row + col), "r"(wide), "r"(bar) : "memory");
+        if (++loaded % 4 == 0) more = walk.seek(unit += gridDim.x, &tile);
+        find_rows();
+    }
+    __device__ void start() { for (int i = 0; i < SLOTS; i++) freed(0); }
+    __device__ void begin() {}
+    __device__ void after_a(int) {}
+};
+
+// Two matrices: the first one's piece s in slot s, where the values will stand; the second one's in slots 4 and 5, free
+// again after pass A.
+template <class SOURCE> struct Pair {
+    static constexpr int threads = 1;
+    static constexpr bool early = true;
+    static __device__ int slot(unsigned, int s) { return s; }
+    static __device__ int parity(unsigned tile, int) { return tile & 1; }
+    static __device__ int second_slot(int s) { return 4 + s % 2; }
+    static __device__ int second_parity(int s) { return s / 2; }
+    const CUtensorMap *a, *b; uint32_t slots, bars;
+    Walk walk; Tile tile, next; unsigned unit; bool more;
+    __device__ Pair(const Job &p, const CUtensorMap *ma, const CUtensorMap *mb, const SOURCE &, uint32_t s, uint32_t r)
+        : a(ma), b(mb), slots(s), bars(r), walk(p), unit(blockIdx.x) { more = walk.seek(unit, &next); }
+    __device__ __forceinline__ void load(const CUtensorMap *m, int slot, const Tile &t, int s) {
+        load_piece(m, bars + 8 * slot, slots + slot * PIECE, t, s, walk.p.rows);
+    }
+    __device__ void start() {
+        for (int s = 0; more && s < 4; s++) {
+            load(a, s, next, s);
+            if (s < 2) load(b, second_slot(s), next, s);
+        }
+    }
+    __device__ void begin() {
+        tile = next;
+        more = walk.seek(unit += gridDim.x, &next);
+    }
+    __device__ void after_a(int s) {
+        if (s < 2) load(b, second_slot(s), tile, s + 2);
+        else if (more) load(b, second_slot(s), next, s - 2);
+    }
+    __device__ void freed(int s) {
+        if (more) load(a, s, next, s);
     }
 };
 
@@ -76,44 +161,59 @@ struct Shared {
     __device__ uint32_t *warp_max() const { return (uint32_t *)buffers; } // [16][128] pairs of columns; until the first buffer is needed
 };
 
-// The matrix as it is stored.
+// A source says where its pieces come from (Loader), whether values are made of them (makes), of one matrix or of two (pairs),
+// and makes eight neighbours of a row. Line: what it wants to know about a row. The matrix as it is stored:
 struct Stored {
-    static constexpr bool makes = false;
+    static constexpr bool makes = false, pairs = false;
+    typedef Ring<Stored> Loader;
     struct Line {};
     __device__ Line line(int) const { return {}; }
-    __device__ uint4 eight(uint4 v, const Line &, int, int) const { return v; }
+    __device__ uint4 eight(uint4 a, uint4, const Line &, int) const { return a; }
 };
 
 // Thread t holds columns 8 (t%16) .. of rows 4 (t/16) .. of a piece.
 #define FOR4 _Pragma("unroll") for (int i = 0; i < 4; i++)
 
-// Pass A: maxima of rows to row_factor, of columns of each warp to warp_max. `n`: pieces before this tile.
+// Pass A: maxima of rows to row_factor, of columns of each warp to warp_max. The n-th tile of this CTA.
 template <class SOURCE, bool ROW, bool COL, bool FULL>
-__device__ __forceinline__ void find_maxima(const Job &p, const SOURCE &source, const Shared &sm, const Tile &tile, unsigned n) {
+__device__ __forceinline__ void find_maxima(const Job &p, const SOURCE &source, const Shared &sm, const Tile &tile, unsigned n,
+                                            typename SOURCE::Loader *loader) {
+    typedef typename SOURCE::Loader Loader;
     const int t = threadIdx.x, cx = t % 16, ry = t / 16, lane = t % 32;
     uint32_t cm[2][4] = {}, rm[2][2] = {}; // of [column half][pair of columns] and [row half][pair of rows]
+    typename SOURCE::Line lines[2][4];
+    if (SOURCE::makes) {
 #pragma unroll
-    for (int down = 0; down < 2; down++) {
-        typename SOURCE::Line lines[4];
-        FOR4 if (SOURCE::makes && (FULL || down * 128 + ry * 4 + i < tile.rows)) lines[i] = source.line(tile.row + down * 128 + ry * 4 + i);
+        for (int down = 0; down < 2; down++)
+            FOR4 if (FULL || down * 128 + ry * 4 + i < tile.rows) lines[down][i] = source.line(tile.row + down * 128 + ry * 4 + i);
+    }
 #pragma unroll
-        for (int across = 0; across < 2; across++) {
-            const unsigned piece = n + across * 2 + down, slot = piece % SLOTS;
-            ptx::mbar_wait(sm.bars + 8 * slot, piece / SLOTS & 1);
-            uint4 *const x = (uint4 *)(sm.slots + slot * PIECE + ry * 4 * 256 + cx * 16);
-            uint32_t m[4];
-            FOR4 {
-                uint4 v = x[i * 16];
-                if (!FULL && (down * 128 + ry * 4 + i >= tile.rows || tile.col + across * 128 + cx * 8 >= p.cols)) x[i * 16] = v = make_uint4(0, 0, 0, 0);
-                else if (SOURCE::makes) x[i * 16] = v = source.eight(v, lines[i], tile.row + down * 128 + ry * 4 + i, tile.col + across * 128 + cx * 8);
-                uint32_t *c = cm[across];
-                if (COL) { c[0] = max2_abs(c[0], v.x); c[1] = max2_abs(c[1], v.y); c[2] = max2_abs(c[2], v.z); c[3] = max2_abs(c[3], v.w); }
-                if (ROW) m[i] = max8_abs(v);
-            }
-            if (ROW) {
-                rm[down][0] = max2_abs(rm[down][0], max2_abs(lows(m[0], m[1]), highs(m[0], m[1])));
-                rm[down][1] = max2_abs(rm[down][1], max2_abs(lows(m[2], m[3]), highs(m[2], m[3])));
-            }
+    for (int s = 0; s < 4; s++) {
+        const int down = s % 2, across = s / 2, slot = Loader::slot(n, s);
+        ptx::mbar_wait(sm.bars + 8 * slot, Loader::parity(n, s));
+        const int at = ry * 4 * 256 + cx * 16;
+        uint4 *const x = (uint4 *)(sm.slots + slot * PIECE + at);
+        const uint4 *second = x;
+        if constexpr (SOURCE::pairs) {
+            ptx::mbar_wait(sm.bars + 8 * Loader::second_slot(s), Loader::second_parity(s));
+            second = (const uint4 *)(sm.slots + Loader::second_slot(s) * PIECE + at);
+        }
+        uint32_t m[4];
+        FOR4 {
+            uint4 v = x[i * 16];
+            if (!FULL && (down * 128 + ry * 4 + i >= tile.rows || tile.col + across * 128 + cx * 8 >= p.cols)) x[i * 16] = v = make_uint4(0, 0, 0, 0);
+            else if (SOURCE::makes) x[i * 16] = v = source.eight(v, second[i * 16], lines[down][i], tile.col + across * 128 + cx * 8);
+            uint32_t *c = cm[across];
+            if (COL) { c[0] = max2_abs(c[0], v.x); c[1] = max2_abs(c[1], v.y); c[2] = max2_abs(c[2], v.z); c[3] = max2_abs(c[3], v.w); }
+            if (ROW) m[i] = max8_abs(v);
+        }
+        if (ROW) {
+            rm[down][0] = max2_abs(rm[down][0], max2_abs(lows(m[0], m[1]), highs(m[0], m[1])));
+            rm[down][1] = max2_abs(rm[down][1], max2_abs(lows(m[2], m[3]), highs(m[2], m[3])));
+        }
+        if (Loader::early) {
+            __syncthreads();
+            if (t < Loader::threads) loader->after_a(s);
         }
     }
     if (ROW) {
@@ -217,10 +317,12 @@ __device__ __forceinline__ void store_columns(const Job &p, const Tile &tile, co
 }
 
 template <class SOURCE, bool ROW, bool COL, bool COUNT, bool FULL>
-__device__ __forceinline__ void quantize_tile(const Job &p, const CUtensorMap *map, const SOURCE &source, const Shared &sm, const Tile &tile, unsigned n,
-                                              Loader *loader, Encoder<COUNT> *encoder) {
+__device__ __forceinline__ void quantize_tile(const Job &p, const SOURCE &source, const Shared &sm, const Tile &tile, unsigned n,
+                                              typename SOURCE::Loader *loader, Encoder<COUNT> *encoder) {
+    typedef typename SOURCE::Loader Loader;
     const int t = threadIdx.x;
-    find_maxima<SOURCE, ROW, COL, FULL>(p, source, sm, tile, n);
+    if (t < Loader::threads) loader->begin();
+    find_maxima<SOURCE, ROW, COL, FULL>(p, source, sm, tile, n, loader);
     __syncthreads();
     make_scales<ROW, COL>(p, sm, tile);
     __syncthreads();
@@ -228,19 +330,19 @@ __device__ __forceinline__ void quantize_tile(const Job &p, const CUtensorMap *m
     uint8_t *col_to = p.col_codes + tile.batch * p.cc_batch + (tile.col + t / 8) * p.cc_col + tile.at + t % 8 * 16;
 #pragma unroll
     for (int s = 0; s < 4; s++) {
-        const uint8_t *x = sm.slots + (n + s) % SLOTS * PIECE;
+        const uint8_t *x = sm.slots + Loader::slot(n, s) * PIECE;
         uint8_t *const buffer = sm.buffers + (s & 1) * BUFFER;
         convert_piece<ROW, COL, COUNT, FULL>(p, sm, tile, x, buffer, s % 2 * 128, s / 2 * 128, row_to, encoder);
         if (SOURCE::makes || !FULL) ptx::fence_async(); // what pass A wrote here comes before TMA's next bytes
         __syncthreads();
-        if (t == 0) loader->next(map, ptx::smem(sm.slots), sm.bars);
+        if (t < Loader::threads) loader->freed(s);
         if (COL) store_columns<FULL>(p, tile, buffer, s % 2 * 128, s / 2 * 128, col_to);
     }
 }
 
 template <class SOURCE, bool ROW, bool COL, bool COUNT>
-__global__ __launch_bounds__(512, 1) void quantize_256(const __grid_constant__ CUtensorMap map, const __grid_constant__ Job p,
-                                                       const __grid_constant__ SOURCE source) {
+__global__ __launch_bounds__(512, 1) void quantize_256(const __grid_constant__ CUtensorMap map, const __grid_constant__ CUtensorMap second,
+                                                       const __grid_constant__ Job p, const __grid_constant__ SOURCE source) {
 #if __CUDA_ARCH__ >= 900
     extern __shared__ __align__(1024) uint8_t memory[];
     Shared sm = {memory, memory + SLOTS * PIECE, (uint32_t *)(memory + SLOTS * PIECE + 2 * BUFFER), nullptr, 0};
@@ -252,17 +354,18 @@ __global__ __launch_bounds__(512, 1) void quantize_256(const __grid_constant__ C
         ptx::fence_async();
     }
     __syncthreads();
-    Loader loader(p);
-    if (threadIdx.x == 0) for (int i = 0; i < SLOTS; i++) loader.next(&map, ptx::smem(sm.slots), sm.bars);
+    typedef typename SOURCE::Loader Loader;
+    Loader loader(p, &map, &second, source, ptx::smem(sm.slots), sm.bars);
+    if (threadIdx.x < Loader::threads) loader.start();
     Walk walk(p);
     Tile tile;
     Encoder<COUNT> encoder;
-    unsigned n = 0; // pieces so far
-    for (unsigned unit = blockIdx.x; walk.seek(unit, &tile); unit += gridDim.x, n += 4) {
+    unsigned n = 0;
+    for (unsigned unit = blockIdx.x; walk.seek(unit, &tile); unit += gridDim.x, n++) {
         if (tile.rows == 256 && tile.col + 256 <= p.cols && (!COL || tile.room >= 256))
-            quantize_tile<SOURCE, ROW, COL, COUNT, true>(p, &map, source, sm, tile, n, &loader, &encoder);
+            quantize_tile<SOURCE, ROW, COL, COUNT, true>(p, source, sm, tile, n, &loader, &encoder);
         else
-            quantize_tile<SOURCE, ROW, COL, COUNT, false>(p, &map, source, sm, tile, n, &loader, &encoder);
+            quantize_tile<SOURCE, ROW, COL, COUNT, false>(p, source, sm, tile, n, &loader, &encoder);
     }
     encoder.report(p.saturated);
 #endif
@@ -270,22 +373,31 @@ __global__ __launch_bounds__(512, 1) void quantize_256(const __grid_constant__ C
 #undef FOR4
 
 template <bool ROW, bool COL, bool COUNT, class SOURCE>
-enum mx8_status launch_256(const struct mx8_exec *x, const Job &p, const CUtensorMap &map, const SOURCE &source) {
+enum mx8_status launch_256(const struct mx8_exec *x, const Job &p, const CUtensorMap &map, const CUtensorMap &second, const SOURCE &source) {
     const int64_t down = (p.rows + 255) / 256 * (int64_t)p.batch + p.n_groups, tiles = down * ((p.cols + 255) / 256);
     CUDA_TRY(cudaFuncSetAttribute(quantize_256<SOURCE, ROW, COL, COUNT>, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_256), "quantize");
     const int64_t most = backend_of(x)->sm_count;
-    quantize_256<SOURCE, ROW, COL, COUNT><<<(unsigned)(tiles < most ? tiles : most), 512, SMEM_256, stream_of(x)>>>(map, p, source);
+    quantize_256<SOURCE, ROW, COL, COUNT><<<(unsigned)(tiles < most ? tiles : most), 512, SMEM_256, stream_of(x)>>>(map, second, p, source);
     CUDA_LAUNCHED("quantize");
 }
+template <class SOURCE>
+enum mx8_status choose_256(const struct mx8_exec *x, const Job &p, const CUtensorMap &map, const CUtensorMap &second, const SOURCE &source) {
+    if (!p.col_codes) return counts(p) ? launch_256<true, false, true>(x, p, map, second, source) : launch_256<true, false, false>(x, p, map, second, source);
+    if (!p.row_codes) return counts(p) ? launch_256<false, true, true>(x, p, map, second, source) : launch_256<false, true, false>(x, p, map, second, source);
+    return counts(p) ? launch_256<true, true, true>(x, p, map, second, source) : launch_256<true, true, false>(x, p, map, second, source);
+}
 
-// The source matrix for TMA, in pieces of 128 x 128. False where this driver has no TMA or the job does not fit.
-inline bool map_source(const struct mx8_exec *x, const Job &p, CUtensorMap *map) {
+// Tiles that these kernels make.
+inline bool fits_256(const Job &p) { return p.group == 256 && !(p.row_codes && p.row_tile > 32) && !(p.col_codes && p.col_tile > 32); }
+
+// A matrix of the job's shape for TMA, in pieces of 128 x 128. False where there is no TMA.
+inline bool map_matrix(const struct mx8_exec *x, const Job &p, const void *data, int64_t row_stride, CUtensorMap *map) {
     const cuda_backend *b = backend_of(x);
-    if (!b->encode_map || (p.row_codes && p.row_tile > 32) || (p.col_codes && p.col_tile > 32)) return false;
+    if (!b->encode_map) return false;
     const cuuint64_t dims[3] = {(cuuint64_t)p.cols, (cuuint64_t)p.rows, (cuuint64_t)p.batch};
-    const cuuint64_t pitch = (cuuint64_t)p.src_row * 2, strides[2] = {pitch, p.batch > 1 ? (cuuint64_t)p.src_batch * 2 : pitch * dims[1]};
+    const cuuint64_t pitch = (cuuint64_t)row_stride * 2, strides[2] = {pitch, p.batch > 1 ? (cuuint64_t)p.src_batch * 2 : pitch * dims[1]};
     const cuuint32_t box[3] = {128, 128, 1}, ones[3] = {1, 1, 1};
-    return b->encode_map(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, (void *)p.src, dims, strides, box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
+    return b->encode_map(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, (void *)data, dims, strides, box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
                          CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 } // namespace fused

@@ -1,20 +1,29 @@
-// Quantizers of values that are made while they pass through: both orientations, scale groups of 256. The bits are those of
-// the kernel that stores the values in bf16, followed by the quantizer.
+// Quantizers of values that are made while they pass through. The codes are those of the kernel that stores the values in
+// bf16 (swiglu.cu, permute.cu, loss.cu), followed by the quantizer. Bytes per element: what the source reads (2; SwiGLU 4)
+// and 1.03 an orientation; the stored way adds 2 written and 2 read.
+//
+// Columns, with or without rows, are quantize_256's: scale groups of 256. Rows alone need no tile: a warp makes four rows of
+// 256 columns, in groups of 32, 128 or 256.
 #include "quantize_256.cuh"
 #pragma nv_diag_suppress 177 // before sm_90 nobody calls what the kernels call
 
 namespace fused {
 namespace {
-// The gradient of the logits, as loss.cu stores it.
+__device__ __forceinline__ uint32_t pair_of(float low, float high) {
+    uint32_t r;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+
+// The gradient of the logits.
 struct Softmax {
-    static constexpr bool makes = true;
+    static constexpr bool makes = true, pairs = false;
+    typedef Ring<Softmax> Loader;
     typedef uint4 Line;
     const struct mx8_row_softmax *rows;
     __device__ __forceinline__ Line line(int row) const { return __ldg((const uint4 *)(rows + row)); }
     __device__ __forceinline__ static uint32_t two(uint32_t l, float max, float factor) {
-        uint32_t r;
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(mx8::fast_exp(high(l) - max) * factor), "f"(mx8::fast_exp(low(l) - max) * factor));
-        return r;
+        return pair_of(mx8::fast_exp(low(l) - max) * factor, mx8::fast_exp(high(l) - max) * factor);
     }
     // `hit` into element `at` of eight.
     __device__ __forceinline__ static void put(uint4 *v, int at, uint32_t hit) {
@@ -24,7 +33,7 @@ struct Softmax {
         if (at / 2 == 2) v->z = (v->z & keep) | bits;
         if (at / 2 == 3) v->w = (v->w & keep) | bits;
     }
-    __device__ __forceinline__ uint4 eight(uint4 l, const Line &line, int, int col) const {
+    __device__ __forceinline__ uint4 eight(uint4 l, uint4, const Line &line, int col) const {
         const float max = __uint_as_float(line.x), factor = __uint_as_float(line.y);
         const int target = (int)line.w, at = target - col;
         uint4 v = make_uint4(two(l.x, max, factor), two(l.y, max, factor), two(l.z, max, factor), two(l.w, max, factor));
@@ -34,19 +43,107 @@ struct Softmax {
     }
 };
 static_assert(sizeof(struct mx8_row_softmax) == 16, "read as one piece");
+
+// The experts' hidden rows.
+struct Swiglu {
+    static constexpr bool makes = true, pairs = true;
+    typedef Pair<Swiglu> Loader;
+    struct Line {};
+    const __nv_bfloat16 *up; int64_t up_row;
+    __device__ Line line(int) const { return {}; }
+    __device__ __forceinline__ static uint32_t two(uint32_t g, uint32_t u) {
+        return pair_of(mx8::fast_swiglu(low(g), low(u)), mx8::fast_swiglu(high(g), high(u)));
+    }
+    __device__ __forceinline__ uint4 eight(uint4 g, uint4 u, const Line &, int) const {
+        return make_uint4(two(g.x, u.x), two(g.y, u.y), two(g.z, u.z), two(g.w, u.w));
+    }
+    __device__ __forceinline__ uint4 fetch(const Job &p, int row, int col) const {
+        return eight(__ldcs((const uint4 *)(p.src + row * p.src_row + col)), __ldcs((const uint4 *)(up + row * up_row + col)), {}, col);
+    }
+};
+
+// Tokens in the experts' order, as they are or times their scores.
+template <bool SCORED> struct Permute {
+    static constexpr bool makes = SCORED, pairs = false;
+    typedef Gather<Permute> Loader;
+    typedef float Line;
+    const int32_t *order; const float *weights; int k;
+    __device__ __forceinline__ int row(int p) const { return order[p] / k; }
+    __device__ __forceinline__ Line line(int p) const { return SCORED ? weights[order[p]] : 1.0f; }
+    __device__ __forceinline__ static uint32_t two(uint32_t x, float w) { return pair_of(low(x) * w, high(x) * w); }
+    __device__ __forceinline__ uint4 eight(uint4 x, uint4, const Line &w, int) const {
+        return SCORED ? make_uint4(two(x.x, w), two(x.y, w), two(x.z, w), two(x.w, w)) : x;
+    }
+    __device__ __forceinline__ uint4 fetch(const Job &p, int at, int col) const {
+        const int slot = order[at];
+        return eight(__ldg((const uint4 *)(p.src + slot / k * p.src_row + col)), {}, SCORED ? weights[slot] : 1.0f, col);
+    }
+};
+
+template <class SOURCE, int GROUP, bool COUNT>
+__global__ __launch_bounds__(256) void quantize_rows_from(const __grid_constant__ Job p, const __grid_constant__ SOURCE source) {
+#if __CUDA_ARCH__ >= 900
+    const int across = divide_up(p.cols, 256), unit = blockIdx.x * 8 + threadIdx.x / 32;
+    const int row = unit / across * 4, col = unit % across * 256 + threadIdx.x % 32 * 8;
+    const int used = p.n_groups > 0 ? p.offsets[p.n_groups - 1] : p.rows; // rows behind the last group become zero
+    const int rows = col < p.cols ? min(4, p.rows - row) : 0;
+    uint4 v[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) v[i] = i < rows && row + i < used ? source.fetch(p, row + i, col) : make_uint4(0, 0, 0, 0);
+    Encoder<COUNT> encoder;
+    encode_rows<GROUP>(p, v, row, rows, col, 0, &encoder);
+    encoder.report(p.saturated);
+#endif
+}
+
+template <class SOURCE, int GROUP> enum mx8_status launch_rows(const struct mx8_exec *x, const Job &p, const SOURCE &source) {
+    const int64_t units = (int64_t)(p.rows + 3) / 4 * ((p.cols + 255) / 256);
+    if (units > INT32_MAX) return MX8_UNSUPPORTED;
+    const unsigned grid = (unsigned)((units + 7) / 8);
+    if (counts(p)) quantize_rows_from<SOURCE, GROUP, true><<<grid, 256, 0, stream_of(x)>>>(p, source);
+    else quantize_rows_from<SOURCE, GROUP, false><<<grid, 256, 0, stream_of(x)>>>(p, source);
+    CUDA_LAUNCHED("quantize");
+}
+
+template <class SOURCE>
+enum mx8_status choose_from(const struct mx8_exec *x, const Job &p, const CUtensorMap &map, const CUtensorMap &second, const SOURCE &source) {
+    if (p.col_codes || p.row_tile > 1) return fits_256(p) ? choose_256(x, p, map, second, source) : MX8_UNSUPPORTED;
+    if (p.group == 32) return launch_rows<SOURCE, 32>(x, p, source);
+    if (p.group == 128) return launch_rows<SOURCE, 128>(x, p, source);
+    return p.group == 256 ? launch_rows<SOURCE, 256>(x, p, source) : MX8_UNSUPPORTED;
+}
+
+enum mx8_status quantize_softmax(const struct mx8_exec *x, const struct mx8_quant_source *s, const Job &p) {
+    CUtensorMap map;
+    if (!p.row_codes || !p.col_codes || p.n_groups || !fits_256(p) || !map_matrix(x, p, p.src, p.src_row, &map)) return MX8_UNSUPPORTED;
+    const Softmax source = {s->rows};
+    return counts(p) ? launch_256<true, true, true>(x, p, map, map, source) : launch_256<true, true, false>(x, p, map, map, source);
+}
+
+enum mx8_status quantize_swiglu(const struct mx8_exec *x, const struct mx8_quant_source *s, const Job &p) {
+    CUtensorMap gate, up;
+    if (((uintptr_t)s->b | (uintptr_t)(s->b_ls * 2)) % 16) return MX8_UNSUPPORTED;
+    if (!map_matrix(x, p, p.src, p.src_row, &gate) || !map_matrix(x, p, s->b, s->b_ls, &up)) return MX8_UNSUPPORTED;
+    return choose_from(x, p, gate, up, Swiglu{(const __nv_bfloat16 *)s->b, s->b_ls});
+}
+
+enum mx8_status quantize_permute(const struct mx8_exec *x, const struct mx8_quant_source *s, const Job &p) {
+    const CUtensorMap none = {};
+    return s->weights ? choose_from(x, p, none, none, Permute<true>{s->order, s->weights, s->k})
+                      : choose_from(x, p, none, none, Permute<false>{s->order, nullptr, s->k});
+}
 } // namespace
 } // namespace fused
 
 enum mx8_status cuda_quantize_from(const struct mx8_exec *x, const struct mx8_quant_source *s, const struct mx8_quant_job *j) {
-    using namespace fused;
     struct mx8_quant_job with_source = *j;
     with_source.src = s->a;
     with_source.src_stride[1] = s->a_ls;
     with_source.src_stride[2] = 1;
-    if (backend_of(x)->capability != 90 || s->kind != MX8_FROM_SOFTMAX || !takes(&with_source)) return MX8_UNSUPPORTED;
-    const Job p = make_job(&with_source);
-    CUtensorMap map;
-    if (!p.row_codes || !p.col_codes || p.batch != 1 || p.n_groups || p.group != 256 || !map_source(x, p, &map)) return MX8_UNSUPPORTED;
-    const Softmax source = {s->rows};
-    return counts(p) ? launch_256<true, true, true>(x, p, map, source) : launch_256<true, true, false>(x, p, map, source);
+    if (backend_of(x)->capability != 90 || j->batch != 1 || (!j->row_codes && !j->col_codes) || !fused::takes(&with_source)) return MX8_UNSUPPORTED;
+    const fused::Job p = fused::make_job(&with_source);
+    const enum mx8_status status = s->kind == MX8_FROM_SOFTMAX  ? fused::quantize_softmax(x, s, p)
+                                   : s->kind == MX8_FROM_SWIGLU ? fused::quantize_swiglu(x, s, p)
+                                                                : fused::quantize_permute(x, s, p);
+    return status == MX8_OK && p.n_groups > 0 ? fused::finish(x, p) : status;
 }

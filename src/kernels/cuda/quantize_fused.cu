@@ -197,24 +197,8 @@ template <int GROUP, bool COUNT> __global__ __launch_bounds__(256) void quantize
     uint4 v[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) v[i] = i < rows && row + i < used ? __ldcs((const uint4 *)(src + i * p.src_row)) : make_uint4(0, 0, 0, 0);
-    uint32_t m[2];
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const uint32_t a = max8_abs(v[2 * i]), b = max8_abs(v[2 * i + 1]);
-        m[i] = max_lanes<1, GROUP / 8>(magnitudes(max2_abs(lows(a, b), highs(a, b))));
-    }
-    uint8_t *to = p.row_codes + b * p.rc_batch + row * p.rc_row + col;
-    uint8_t *scales = p.row_scales + b * p.rs_batch + row * p.rs_row + (col / 32) * p.rs_block;
     Encoder<COUNT> encoder;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const uint32_t byte = byte_of(i & 1 ? m[i / 2] >> 16 : m[i / 2] & 0xFFFF, p.rule);
-        const uint32_t f = factor_of(byte);
-        const uint2 codes = encoder.eight(v[i], lows(f, f));
-        if (i >= rows) continue;
-        __stcs((uint2 *)(to + i * p.rc_row), codes);
-        if (lane % 4 == 0) scales[i * p.rs_row] = (uint8_t)byte;
-    }
+    encode_rows<GROUP>(p, v, row, rows, col, b, &encoder);
     encoder.report(p.saturated);
 #endif
 }
@@ -322,13 +306,16 @@ enum mx8_status choose(const struct mx8_exec *x, const Job &p) {
     return p.group == 32 ? run_128<32>(x, p) : p.group == 128 ? run_128<128>(x, p) : MX8_UNSUPPORTED;
 }
 } // namespace
+
+enum mx8_status finish(const struct mx8_exec *x, const Job &p) {
+    finish_groups<<<132, 256, 0, stream_of(x)>>>(p);
+    CUDA_LAUNCHED("quantize");
+}
 } // namespace fused
 
 enum mx8_status cuda_quantize_fused(const struct mx8_exec *x, const struct mx8_quant_job *j) {
     if (backend_of(x)->capability != 90 || !fused::takes(j) || (!j->row_codes && !j->col_codes)) return MX8_UNSUPPORTED;
     const fused::Job p = fused::make_job(j);
     const enum mx8_status s = fused::choose(x, p);
-    if (s != MX8_OK || p.n_groups == 0) return s;
-    fused::finish_groups<<<132, 256, 0, stream_of(x)>>>(p);
-    CUDA_LAUNCHED("quantize");
+    return s == MX8_OK && p.n_groups > 0 ? fused::finish(x, p) : s;
 }

@@ -110,6 +110,27 @@ template <int N> __device__ __forceinline__ void store_scales(uint8_t *to, int64
 // The first n bytes of a word of four.
 __device__ __forceinline__ uint32_t keep_bytes(uint32_t word, int n) { return n >= 4 ? word : n <= 0 ? 0 : word & ((1u << 8 * n) - 1); }
 
+// Codes and scales of a warp's four rows of 256 columns, eight columns from `col` to a lane; the first `rows` exist.
+template <int GROUP, bool COUNT>
+__device__ __forceinline__ void encode_rows(const Job &p, const uint4 *v, int row, int rows, int col, int batch, Encoder<COUNT> *encoder) {
+    uint32_t m[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const uint32_t a = max8_abs(v[2 * i]), b = max8_abs(v[2 * i + 1]);
+        m[i] = max_lanes<1, GROUP / 8>(magnitudes(max2_abs(lows(a, b), highs(a, b))));
+    }
+    uint8_t *to = p.row_codes + batch * p.rc_batch + row * p.rc_row + col;
+    uint8_t *scales = p.row_scales + batch * p.rs_batch + row * p.rs_row + (col / 32) * p.rs_block;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const uint32_t byte = byte_of(i & 1 ? m[i / 2] >> 16 : m[i / 2] & 0xFFFF, p.rule), f = factor_of(byte);
+        const uint2 codes = encoder->eight(v[i], lows(f, f));
+        if (i >= rows) continue;
+        __stcs((uint2 *)(to + i * p.rc_row), codes);
+        if (threadIdx.x % 4 == 0) scales[i * p.rs_row] = (uint8_t)byte;
+    }
+}
+
 // Both orientations by tiles of 256 x 256 (quantize_256.cu).
 enum mx8_status run_256(const struct mx8_exec *x, const Job &p);
 
@@ -118,4 +139,6 @@ inline bool counts(const Job &p) { return p.saturated && p.rule != MX8_SCALE_RCE
 // What all fast kernels rely on, and the job as they take it (quantize_fused.cu).
 bool takes(const struct mx8_quant_job *j);
 Job make_job(const struct mx8_quant_job *j);
+// With groups: what lies behind the last one, and the padded ends.
+enum mx8_status finish(const struct mx8_exec *x, const Job &p);
 } // namespace fused

@@ -12,7 +12,7 @@ template <class T, int N> static __global__ void swiglu_rows(struct mx8_swiglu_j
             const pack<N> g = load<N>(gate + i);
             pack<N> u = load<N>(up + i);
 #pragma unroll
-            for (int e = 0; e < N; e++) u.v[e] *= g.v[e] * sigmoid_for(g.v[e], gate);
+            for (int e = 0; e < N; e++) u.v[e] = swiglu_for(g.v[e], u.v[e], gate);
             store(h + i, u);
         }
     }

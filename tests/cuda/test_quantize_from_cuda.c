@@ -1,0 +1,197 @@
+/* Quantizers of values that are made on the way: the codes of SwiGLU's hidden rows and of tokens in their experts'
+ * order, against the stored values and the quantizer, byte by byte, counters included. Where the kernel declines a job,
+ * it must have written nothing. */
+#include "cuda_test.h"
+
+enum { COLUMNS = 1, ROWS = 2 };
+enum source { SWIGLU, GATHER, GATHER_SCORED, SOURCES };
+static const char *const source_names[] = {"swiglu", "permute", "permute with scores"};
+
+/* rows x cols in groups; k: slots of a token, for the permuting sources. */
+static const struct shape {
+    int64_t rows, cols;
+    int32_t n_groups, ends[6];
+} shapes[] = {
+    {256, 256, 0, {0}},
+    {1, 8, 0, {0}},
+    {255, 264, 0, {0}},
+    {300, 40, 0, {0}},
+    {2048, 2880, 0, {0}},
+    {9000, 1032, 0, {0}}, /* several tiles a CTA */
+    {512, 256, 2, {256, 512}},
+    {600, 520, 5, {0, 300, 300, 301, 590}}, /* empty groups, one of a row, rows behind the last */
+    {700, 512, 4, {7, 7, 650, 700}},
+    {9000, 1288, 6, {2000, 2000, 2500, 6001, 8960, 9000}},
+    {64, 64, 3, {0, 0, 0}},
+};
+static const struct geometry {
+    int32_t group, tile, col_tile, padding;
+} geometries[] = {{256, 1, 1, 32}, {256, 1, 32, 128}, {256, 32, 32, 256}, {128, 1, 1, 128}, {32, 1, 1, 32}};
+
+static uint16_t *draw_values(int64_t n, uint32_t seed) {
+    uint16_t *values = malloc((size_t)n * sizeof *values + 16);
+    assert_non_null(values);
+    for (int64_t i = 0; i < n; i++) {
+        const uint32_t r = draw(&seed);
+        values[i] = (uint16_t)(draw(&seed) % 4000 == 0 ? 0x7FC0 : (r & 0x807F) | (118 + r / 256 % 14) << 7);
+    }
+    return values;
+}
+
+struct outputs {
+    struct mx8_quant_job job;
+    size_t size[6]; /* of row codes, row scales, column codes, column scales, ends, counter */
+};
+
+static struct outputs make_outputs(
+    const struct shape *s, const struct geometry *g, int sides, int32_t rule, const int32_t *offsets) {
+    const int64_t blocks = (s->cols + 31) / 32,
+                  padded = s->n_groups ? (s->rows + g->padding * (s->n_groups + 1) - 1) / g->padding * g->padding
+                                       : (s->rows + 31) / 32 * 32,
+                  pitch = (padded + 15) / 16 * 16;
+    struct outputs o = {.job = {.src_dtype = MX8_BF16,
+                            .batch = 1,
+                            .rows = s->rows,
+                            .cols = s->cols,
+                            .src_stride = {0, s->cols, 1},
+                            .offsets = offsets,
+                            .n_groups = s->n_groups,
+                            .padded_rows = padded,
+                            .rule = rule,
+                            .format = MX8_F8_E4M3,
+                            .group = g->group,
+                            .tile = g->tile,
+                            .col_tile = g->col_tile,
+                            .padding = g->padding}};
+    if (sides & ROWS) {
+        o.job.row_codes = make_buffer(o.size[0] = (size_t)(s->rows * s->cols), CUDA_POISON);
+        o.job.row_scales = make_buffer(o.size[1] = (size_t)(s->rows * blocks), CUDA_POISON);
+        o.job.row_code_stride[1] = s->cols;
+        o.job.row_code_stride[2] = o.job.row_scale_stride[2] = 1;
+        o.job.row_scale_stride[1] = blocks;
+    }
+    if (sides & COLUMNS) {
+        o.job.col_codes = make_buffer(o.size[2] = (size_t)(s->cols * pitch), CUDA_POISON);
+        o.job.col_scales = make_buffer(o.size[3] = (size_t)(s->cols * (padded / 32)), CUDA_POISON);
+        o.job.col_code_stride[1] = o.job.col_scale_stride[1] = 1;
+        o.job.col_code_stride[2] = pitch;
+        o.job.col_scale_stride[2] = padded / 32;
+    }
+    if (s->n_groups) o.job.padded_ends = make_buffer(o.size[4] = (size_t)s->n_groups * sizeof(int32_t), CUDA_POISON);
+    o.job.saturated = make_buffer(o.size[5] = sizeof(int64_t), 0);
+    return o;
+}
+
+static void compare_outputs(const struct outputs *made, const struct outputs *stored, const char *name) {
+    static const char *const what[] = {"row codes", "row scales", "column codes", "column scales", "ends", "counter"};
+    const struct mx8_quant_job *a = &made->job, *b = &stored->job;
+    const void *const got[] = {a->row_codes, a->row_scales, a->col_codes, a->col_scales, a->padded_ends, a->saturated};
+    const void *const want[] = {b->row_codes, b->row_scales, b->col_codes, b->col_scales, b->padded_ends, b->saturated};
+    for (int i = 0; i < 6; i++) {
+        if (!made->size[i]) continue;
+        void *bytes = fetch_buffer(want[i], made->size[i], what[i]);
+        expect_buffer(name, what[i], got[i], bytes, made->size[i]);
+        free(bytes);
+    }
+}
+
+static int run_case(
+    enum source kind, const struct shape *s, const struct geometry *g, int sides, int32_t rule, int32_t k) {
+    const struct mx8_kernels *kernels = cuda.exec.k;
+    char name[160];
+    snprintf(name, sizeof name,
+        "%s, %lldx%lld in %d groups, group %d, tiles %d and %d, padding %d, sides %d, rule %d, k %d",
+        source_names[kind], (long long)s->rows, (long long)s->cols, s->n_groups, g->group, g->tile, g->col_tile,
+        g->padding, sides, rule, k);
+    rewind_buffers();
+    const int64_t tokens = kind == SWIGLU ? s->rows : s->rows / k, n = s->rows * s->cols;
+    uint16_t *a = draw_values(tokens * s->cols, 1), *b = draw_values(n, 2);
+    void *da = copy_to_device(a, (size_t)(tokens * s->cols) * 2), *db = copy_to_device(b, (size_t)n * 2),
+         *values = make_buffer((size_t)n * 2, 0);
+    int32_t *order = malloc((size_t)s->rows * sizeof *order), *positions = malloc((size_t)s->rows * sizeof *positions);
+    float *weights = malloc((size_t)s->rows * sizeof *weights);
+    assert_true(order && positions && weights);
+    uint32_t random = 3;
+    for (int32_t i = 0; i < s->rows; i++) order[i] = i;
+    for (int32_t i = (int32_t)s->rows - 1; i > 0;
+         i--) { /* any order: who sits where does not matter to the quantizer */
+        const int32_t j = (int32_t)(draw(&random) % (uint32_t)(i + 1)), swap = order[i];
+        order[i] = order[j];
+        order[j] = swap;
+    }
+    for (int32_t i = 0; i < s->rows; i++) positions[order[i]] = i;
+    for (int32_t i = 0; i < s->rows; i++) weights[i] = (float)(draw(&random) % 1000) / 999.0f;
+    const size_t slots = (size_t)s->rows * 4;
+    int32_t *dorder = copy_to_device(order, slots), *dpositions = copy_to_device(positions, slots);
+    float *dweights = kind == GATHER_SCORED ? copy_to_device(weights, slots) : NULL;
+    int32_t *offsets = s->n_groups ? copy_to_device(s->ends, (size_t)s->n_groups * sizeof(int32_t)) : NULL;
+
+    struct outputs stored = make_outputs(s, g, sides, rule, offsets), made = make_outputs(s, g, sides, rule, offsets);
+    if (kind == SWIGLU) {
+        const struct mx8_swiglu_job j = {.M = s->rows,
+            .F = s->cols,
+            .dtype = MX8_BF16,
+            .gate = da,
+            .up = db,
+            .h = values,
+            .gate_ls = s->cols,
+            .up_ls = s->cols,
+            .h_ls = s->cols};
+        assert_ok(kernels->swiglu(&cuda.exec, &j));
+    } else {
+        const struct mx8_permute_job j = {.T = tokens,
+            .D = s->cols,
+            .k = k,
+            .dtype = MX8_BF16,
+            .x = da,
+            .order = dorder,
+            .positions = dpositions,
+            .weights = dweights,
+            .rows = values};
+        assert_ok(kernels->permute(&cuda.exec, &j));
+    }
+    stored.job.src = values;
+    assert_ok(kernels->quantize(&cuda.exec, &stored.job));
+    const struct mx8_quant_source source = {.kind = kind == SWIGLU ? MX8_FROM_SWIGLU : MX8_FROM_PERMUTE,
+        .a = da,
+        .b = db,
+        .a_ls = s->cols,
+        .b_ls = s->cols,
+        .order = dorder,
+        .weights = dweights,
+        .k = k};
+    const enum mx8_status status = kernels->quantize_from(&cuda.exec, &source, &made.job);
+    if (status != MX8_UNSUPPORTED) {
+        assert_ok(status);
+        compare_outputs(&made, &stored, name);
+    }
+    free(a);
+    free(b);
+    free(order);
+    free(positions);
+    free(weights);
+    return status == MX8_OK;
+}
+
+static void test_made_codes_are_stored_codes(void **state) {
+    (void)state;
+    NEEDS_CUDA();
+    int taken = 0, cases = 0;
+    for (int kind = 0; kind < SOURCES; kind++)
+        for (int s = 0; s < COUNT(shapes); s++)
+            for (int g = 0; g < COUNT(geometries); g++)
+                for (int sides = COLUMNS; sides <= (ROWS | COLUMNS); sides++) {
+                    const int32_t rule = (s + g) % 3 == 2 ? MX8_SCALE_FLOOR : MX8_SCALE_RCEIL;
+                    const int32_t k = shapes[s].rows % 2 == 0 && kind != SWIGLU ? 2 : 1;
+                    taken += run_case(kind, &shapes[s], &geometries[g], sides, rule, k);
+                    cases++;
+                }
+    print_message("%d of %d cases taken\n", taken, cases);
+    /* On Hopper: groups of 256 on every side (3 of 5 geometries), and rows alone in the other two. */
+    if (cuda.info.capability == 90) assert_int_equal(taken, SOURCES * COUNT(shapes) * (3 * 3 + 2));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cuda_unit_test(test_made_codes_are_stored_codes)};
+    return cmocka_run_group_tests(tests, open_cuda, close_cuda);
+}

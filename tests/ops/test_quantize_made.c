@@ -1,0 +1,86 @@
+/* swiglu_quantize and permute_quantize: the codes of the two calls that they stand for, whichever outputs are wanted.
+ */
+#include "ops_test.h"
+
+enum { ROW_CODES, ROW_SCALES, COL_CODES, COL_SCALES, ENDS, OUTPUTS };
+
+static const struct {
+    int64_t rows, cols;
+    int32_t n_groups, ends[4], dtype;
+    struct mx8_op_options options;
+} cases[] = {
+    {5, 33, 0, {0}, MX8_BF16, {0}},
+    {70, 64, 0, {0}, MX8_F32, {.scale_group = 256, .tile_rows = 32}},
+    {300, 96, 3, {0, 130, 290}, MX8_BF16, {.scale_group = 128, .alignment = 128}},
+    {64, 40, 4, {1, 1, 33, 64}, MX8_BF16, {.scale_rule = MX8_SCALE_FLOOR, .format = MX8_F8_E5M2}},
+};
+
+/* values, offsets? by quantize_both, against the operator with all outputs and with one orientation. */
+static void expect_codes(const char *op, const struct mx8_op_call *call, const struct mx8_tensor *values) {
+    struct mx8_op_call stored = {.in = {*values, call->in[call->n_in - 1]}, .options = call->options}, made = *call;
+    run_call("quantize_both", 0, &stored);
+    run_call(op, 0, &made);
+    for (int i = 0; i < OUTPUTS; i++)
+        if (mx8i_is_present(&stored.out[i])) assert_equal(&made.out[i], &stored.out[i]);
+    for (int side = 0; side < 2; side++) { /* the other orientation stays absent */
+        struct mx8_op_call one = made;
+        for (int i = 0; i < OUTPUTS; i++) {
+            const int wanted = side ? i >= COL_CODES : i < COL_CODES;
+            if (!wanted) one.out[i] = (struct mx8_tensor){0};
+            if (mx8i_is_present(&one.out[i])) fill(&one.out[i], 255);
+        }
+        assert_ok(mx8_run_op(shelf.ctx, mx8_find_op(op), 0, &one));
+        for (int i = 0; i < OUTPUTS; i++)
+            if (mx8i_is_present(&one.out[i])) assert_equal(&one.out[i], &stored.out[i]);
+    }
+    struct mx8_op_call half = made;
+    half.out[ROW_SCALES] = (struct mx8_tensor){0};
+    assert_status(mx8_run_op(shelf.ctx, mx8_find_op(op), 0, &half), MX8_INVALID_ARGUMENT);
+    assert_message("row_scales is missing");
+    if (!mx8i_is_present(&made.out[ENDS])) return;
+    half = made;
+    half.out[ENDS] = (struct mx8_tensor){0};
+    assert_status(mx8_run_op(shelf.ctx, mx8_find_op(op), 0, &half), MX8_INVALID_ARGUMENT);
+    assert_message("ends is missing");
+}
+
+static void test_swiglu_codes(void **state) {
+    (void)state;
+    for (int i = 0; i < (int)(sizeof cases / sizeof cases[0]); i++) {
+        struct mx8_tensor offsets = {0};
+        if (cases[i].n_groups) offsets = new_i32(cases[i].n_groups, cases[i].ends);
+        struct mx8_tensor gate = new_normal(cases[i].dtype, 2, SHAPE(cases[i].rows, cases[i].cols)),
+                          up = new_normal(cases[i].dtype, 1, SHAPE(cases[i].rows, cases[i].cols));
+        struct mx8_op_call h = {.in = {gate, up}};
+        run_call("swiglu", 0, &h);
+        struct mx8_op_call c = {.in = {gate, up, offsets}, .n_in = 3, .options = cases[i].options};
+        expect_codes("swiglu_quantize", &c, &h.out[0]);
+    }
+}
+
+static void test_permuted_codes(void **state) {
+    (void)state;
+    for (int i = 0; i < 2 * (int)(sizeof cases / sizeof cases[0]); i++) {
+        const int c = i / 2, scored = i % 2, k = cases[c].rows % 2 == 0 ? 2 : 1;
+        const int64_t T = cases[c].rows / k;
+        struct mx8_tensor offsets = {0}, weights = {0};
+        if (cases[c].n_groups) offsets = new_i32(cases[c].n_groups, cases[c].ends);
+        if (scored) weights = new_normal(MX8_F32, 1, SHAPE(T, k));
+        struct mx8_tensor x = new_normal(cases[c].dtype, 1, SHAPE(T, cases[c].cols)),
+                          order = new_tensor(MX8_I32, SHAPE(T * k)), positions = new_tensor(MX8_I32, SHAPE(T, k));
+        for (int32_t s = 0; s < T * k; s++) { /* backwards: as good as any order */
+            ((int32_t *)order.data)[s] = (int32_t)(T * k) - 1 - s;
+            ((int32_t *)positions.data)[s] = (int32_t)(T * k) - 1 - s;
+        }
+        struct mx8_op_call rows = {.in = {x, order, positions, weights}};
+        run_call("permute", 0, &rows);
+        struct mx8_op_call made = {
+            .in = {x, order, positions, weights, offsets}, .n_in = 5, .options = cases[c].options};
+        expect_codes("permute_quantize", &made, &rows.out[0]);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_shelf_test(test_swiglu_codes), cmocka_shelf_test(test_permuted_codes)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
