@@ -276,6 +276,47 @@ static void bench_softmax(int64_t T, int64_t V) {
         (double)T * (double)V * (2 + 2 * (1 + 1.0 / 32)), "GB/s");
 }
 
+/* Codes without the values: gate and up, or tokens in another order times a score, are read; codes are written. */
+static void bench_made(int64_t M, int64_t width, int64_t hidden) {
+    static const struct {
+        const char *name;
+        int sides;
+    } ways[] = {{"rows", ROWS}, {"columns", COLS}, {"both", ROWS | COLS}};
+    int32_t *order = malloc((size_t)M * sizeof *order);
+    float *weights = malloc((size_t)M * sizeof *weights);
+    if (!exec.k->quantize_from || !order || !weights) goto done;
+    for (int64_t p = 0; p < M; p++) {
+        order[p] = (int32_t)(p * 40503 % M); /* odd and M a power of two: each token once */
+        weights[p] = 0.5f;
+    }
+    int32_t *device_order = buffers.out;
+    float *device_weights = (float *)buffers.out + M;
+    require(exec.k->upload(&exec, device_order, order, (size_t)M * sizeof *order), "upload");
+    require(exec.k->upload(&exec, device_weights, weights, (size_t)M * sizeof *weights), "upload");
+    for (int source_kind = 0; source_kind < 2; source_kind++)
+        for (int w = 0; w < 3; w++) {
+            const int64_t cols = source_kind ? width : hidden;
+            struct mx8_quant_job j = make_quant(1, M, cols, ways[w].sides, 0, 1, 256, 1, 32, 0);
+            struct mx8_quant_source source = {.kind = source_kind ? MX8_FROM_PERMUTE : MX8_FROM_SWIGLU,
+                .a = buffers.source,
+                .b = buffers.source + 4096,
+                .a_ls = cols,
+                .b_ls = cols,
+                .order = device_order,
+                .weights = device_weights,
+                .k = 1};
+            char name[64], shape[64];
+            snprintf(name, sizeof name, "quantize %s %s", source_kind ? "gathered" : "swiglu", ways[w].name);
+            snprintf(shape, sizeof shape, "%lldx%lld", (long long)M, (long long)cols);
+            const double codes = (ways[w].sides == (ROWS | COLS) ? 2 : 1) * (1 + 1.0 / 32);
+            measure(&(struct task){.quant = &j, .source = &source}, name, shape,
+                (double)M * (double)cols * ((source_kind ? 2 : 4) + codes), "GB/s");
+        }
+done:
+    free(order);
+    free(weights);
+}
+
 /* ---- matrix products ---- */
 
 static struct mx8_matrix use_codes(int operand, int64_t lines, int64_t depth, int32_t tile) {
@@ -488,6 +529,8 @@ int main(int argc, char **argv) {
     prepare_buffers(tokens + PATTERN, tokens, (size_t)MAX_EXPERTS * 8192 * 5120 * sizeof(float));
     bench_quantizers(65536, 5120, 8192);
     bench_softmax(2048, 163840);
+    bench_softmax(2048, 202048);
+    bench_made(65536, 5120, 8192);
     bench_dense(8192);
     bench_grouped(65536, 8192, 5120);
     bench_many_groups(1024, 2048);
