@@ -252,6 +252,9 @@ struct mx8_kernels {
     /* What only some backends have: NULL, or UNSUPPORTED without a message for a job that they do not take. */
     enum mx8_status (*quantize_from)(
         const struct mx8_exec *x, const struct mx8_quant_source *s, const struct mx8_quant_job *j);
+    /* rmsnorm, and the row codes of its y; j->src and its strides are not used. */
+    enum mx8_status (*rmsnorm_quantize)(
+        const struct mx8_exec *x, const struct mx8_rmsnorm_job *n, const struct mx8_quant_job *j);
     /* A stream of the context's own, released with it: graphs cannot be recorded on the default stream. NULL: no graphs. */
     enum mx8_status (*make_stream)(const struct mx8_exec *x, void **stream);
     /* What is asked for between begin and end is recorded, not done; launching does it. NULL: no graphs here. */

@@ -161,10 +161,18 @@ static enum mx8_status timed_quantize_from(
         quantize_from(x, s, j));
 }
 
+static enum mx8_status timed_rmsnorm_quantize(
+    const struct mx8_exec *x, const struct mx8_rmsnorm_job *n, const struct mx8_quant_job *j) {
+    const double values = (double)n->T * (double)n->D;
+    const struct cost plain = cost_rmsnorm(n);
+    RUN(x, move("rmsnorm and quantize", plain.bytes + values * 33.0 / 32.0), rmsnorm_quantize(x, n, j));
+}
+
 static void fill_table(struct mx8_kernels *k) {
 #define SET(name, job, cost) k->name = timed_##name;
     JOBS(SET)
     if (k->quantize_from) k->quantize_from = timed_quantize_from;
+    if (k->rmsnorm_quantize) k->rmsnorm_quantize = timed_rmsnorm_quantize;
     k->upload = timed_upload;
     k->copy = timed_copy;
     k->copy_lines = timed_copy_lines;

@@ -216,6 +216,9 @@ enum mx8_status mx8i_run_add(struct mx8_model *m, struct mx8_tensor y, struct mx
 /* y = norm(x (+ add)); sum (absent without add) receives x + add. */
 enum mx8_status mx8i_run_norm(struct mx8_model *m, struct mx8_tensor y, struct mx8_tensor rstd, struct mx8_tensor sum,
     struct mx8_tensor x, struct mx8_tensor add, const struct mx8_param *p);
+/* The norm into f->hp, and its codes as needed: rows into scratch, columns saved. */
+enum mx8_status mx8i_make_norm(struct mx8_model *m, struct mx8_forms *f, struct mx8_need need, struct mx8_tensor rstd,
+    struct mx8_tensor sum, struct mx8_tensor x, struct mx8_tensor add, const struct mx8_param *p);
 /* dx = d(norm)/dx dy + dres, and p's gradient. dx may be dres. */
 enum mx8_status mx8i_run_norm_backward(struct mx8_model *m, struct mx8_tensor dx, struct mx8_tensor dy,
     struct mx8_tensor x, struct mx8_tensor rstd, struct mx8_tensor dres, const struct mx8_param *p);

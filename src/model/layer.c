@@ -7,7 +7,6 @@
 static enum mx8_status run_second_half(
     struct mx8_model *m, struct mx8_layer *l, struct mx8_need need, int32_t recompute) {
     struct mx8_activations *a = &l->a;
-    MX8_TRY(mx8i_quantize_forms(m, &a->n2, need, MX8_ABSENT, &m->saved, 0));
     if (l->moe >= 0) {
         MX8_TRY(mx8i_moe_forward(m, l, m->stream_f, recompute));
     } else {
@@ -35,7 +34,7 @@ enum mx8_status mx8i_layer_forward(struct mx8_model *m, struct mx8_layer *l, int
     a->h = m->keep ? mx8i_take_rows(&m->saved, m->recipe.dtype, T, D) : m->stream_h;
     a->n2 = (struct mx8_forms){.hp = mx8i_take_hp(m, need, T, D)};
     a->rstd_ffn = mx8i_take(&m->saved, MX8_F32, 1, &T);
-    MX8_TRY(mx8i_run_norm(m, a->n2.hp, a->rstd_ffn, a->h, attention, a->x, l->ffn_norm));
+    MX8_TRY(mx8i_make_norm(m, &a->n2, need, a->rstd_ffn, a->h, attention, a->x, l->ffn_norm));
     MX8_TRY(run_second_half(m, l, need, recompute));
     m->last_h = a->h;
     m->scratch.used = mark;

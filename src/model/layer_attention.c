@@ -10,9 +10,9 @@ static enum mx8_status normalize_input(struct mx8_model *m, struct mx8_layer *l,
     a->n1 = (struct mx8_forms){.hp = mx8i_take_hp(m, need, T, D)};
     a->rstd_attention = mx8i_take(&m->saved, MX8_F32, 1, &T);
     if (!m->last_h.ndim) {
-        return mx8i_run_norm(m, a->n1.hp, a->rstd_attention, MX8_ABSENT, a->x, MX8_ABSENT, l->attention_norm);
+        return mx8i_make_norm(m, &a->n1, need, a->rstd_attention, MX8_ABSENT, a->x, MX8_ABSENT, l->attention_norm);
     }
-    return mx8i_run_norm(m, a->n1.hp, a->rstd_attention, a->x, m->stream_f, m->last_h, l->attention_norm);
+    return mx8i_make_norm(m, &a->n1, need, a->rstd_attention, a->x, m->stream_f, m->last_h, l->attention_norm);
 }
 
 static struct mx8_op_options make_attention_options(const struct mx8_model *m, const struct mx8_layer *l) {
@@ -41,7 +41,6 @@ enum mx8_status mx8i_attention_forward(struct mx8_model *m, struct mx8_layer *l,
     const int64_t T = m->T;
     struct mx8_need need = mx8i_find_need(m, mx8i_keeps_forms(m), 3, (const struct mx8_param *[]){l->wq, l->wk, l->wv});
     MX8_TRY(normalize_input(m, l, need));
-    MX8_TRY(mx8i_quantize_forms(m, &a->n1, need, MX8_ABSENT, &m->saved, 0));
     MX8_TRY(project_inputs(m, l));
 
     a->o = (struct mx8_forms){.hp = mx8i_take_rows(&m->saved, m->recipe.dtype, T, l->wq->shape[0])};

@@ -310,3 +310,23 @@ enum mx8_status mx8i_run_norm_backward(struct mx8_model *m, struct mx8_tensor dx
         .options = {.eps = (float)m->config.norm_eps, .accumulate = m->accumulate}};
     return mx8i_call(m, MX8_OP_RMSNORM, 1, &c);
 }
+
+enum mx8_status mx8i_make_norm(struct mx8_model *m, struct mx8_forms *f, struct mx8_need need, struct mx8_tensor rstd,
+    struct mx8_tensor sum, struct mx8_tensor x, struct mx8_tensor add, const struct mx8_param *p) {
+    if (!need.row || need.col) { /* columns need a tile of rows, not one */
+        MX8_TRY(mx8i_run_norm(m, f->hp, rstd, sum, x, add, p));
+        return mx8i_quantize_forms(m, f, need, MX8_ABSENT, &m->saved, 0);
+    }
+    struct mx8_op_call c = {.in = {x, mx8i_view_weight(m, p).hp, add}, .n_in = 3, .options = make_quantizer(m, 0)};
+    c.options.eps = (float)m->config.norm_eps;
+    MX8_TRY(mx8_infer_op(mx8_get_op(MX8_OP_RMSNORM_QUANTIZE), 0, &c));
+    c.out[0] = f->hp;
+    c.out[1] = rstd;
+    c.out[2] = add.ndim ? sum : MX8_ABSENT;
+    take_like(&m->scratch, &c.out[3]);
+    take_like(&m->scratch, &c.out[4]);
+    MX8_TRY(mx8i_call(m, MX8_OP_RMSNORM_QUANTIZE, 0, &c));
+    f->row = c.out[3];
+    f->row_scale = c.out[4];
+    return MX8_OK;
+}

@@ -26,6 +26,19 @@ static const struct mx8_port permute_in[] = {
     {"offsets", "G", MX8I_I32 | MX8I_PACKED | MX8I_OPTIONAL},
 };
 static const struct mx8_port permute_out[] = CODES_OUT("MD", "Md", "DP", "Dp");
+static const struct mx8_port norm_in[] = {
+    {"x", "TD", MX8I_HP | MX8I_PACKED},
+    {"w", "D", MX8I_HP | MX8I_PACKED},
+    {"add", "TD", MX8I_HP | MX8I_SAME | MX8I_PACKED | MX8I_OPTIONAL},
+};
+static const struct mx8_port norm_out[] = {
+    {"y", "TD", MX8I_HP | MX8I_PACKED},
+    {"rstd", "T", MX8I_F32 | MX8I_PACKED},
+    {"sum", "TD", MX8I_HP | MX8I_PACKED | MX8I_OPTIONAL},
+    {"codes", "TD", MX8I_CODES},
+    {"scales", "Td", MX8I_SCALES},
+};
+static const struct mx8_pass norm_pass = MX8I_PASS(norm_in, norm_out);
 static const struct mx8_pass swiglu_pass = MX8I_PASS(swiglu_in, swiglu_out);
 static const struct mx8_pass permute_pass = MX8I_PASS(permute_in, permute_out);
 
@@ -72,6 +85,22 @@ static enum mx8_status infer_permute(struct mx8_op_call *call) {
             (long long)k);
     MX8_TRY(mx8i_set_dim(&d, 'M', T * k, "tokens times top_k"));
     return put_codes(call, &permute_pass, &d, 'D');
+}
+
+static enum mx8_status infer_norm(struct mx8_op_call *call) {
+    struct mx8_dims d;
+    MX8_TRY(mx8i_bind_inputs(&d, "rmsnorm_quantize", call, &norm_pass, 0, norm_pass.n_in));
+    MX8_TRY(mx8i_check_styles("rmsnorm_quantize", &call->options));
+    if (call->options.eps < 0)
+        return MX8_FAIL(
+            MX8_INVALID_ARGUMENT, "rmsnorm_quantize: eps is %g, expected 0 or more", (double)call->options.eps);
+    mx8i_clear_outputs(call, &norm_pass, 0);
+    mx8i_put_output(call, &norm_pass, 0, &d, call->in[0].dtype);
+    mx8i_put_output(call, &norm_pass, 1, &d, MX8_F32);
+    if (mx8i_is_present(&call->in[2])) mx8i_put_output(call, &norm_pass, 2, &d, call->in[0].dtype);
+    mx8i_put_output(call, &norm_pass, 3, &d, mx8i_get_style(&call->options, 0).format);
+    mx8i_put_output(call, &norm_pass, 4, &d, MX8_F8_E8M0);
+    return MX8_OK;
 }
 
 /* ---- passes ---- */
@@ -163,6 +192,32 @@ static enum mx8_status run_permute(struct mx8_context *ctx, const struct mx8_op_
     return ctx->exec.k->quantize(&ctx->exec, &job);
 }
 
+static enum mx8_status run_norm(struct mx8_context *ctx, const struct mx8_op_call *call) {
+    const struct mx8_tensor *in = call->in, *out = call->out;
+    const struct mx8_style style = mx8i_get_style(&call->options, 0);
+    const struct mx8_code_pair pair = {&out[3], &out[4]};
+    const struct mx8_plane rows = mx8i_view_plane(&pair, 0, style);
+    struct mx8_quant_job codes = mx8i_start_quant(ctx, &out[0], style);
+    mx8i_emit_rows(&codes, &rows);
+    const struct mx8_rmsnorm_job norm = {.T = in[0].shape[0],
+        .D = in[0].shape[1],
+        .dtype = in[0].dtype,
+        .w_dtype = in[1].dtype,
+        .eps = call->options.eps > 0 ? call->options.eps : 1e-5f,
+        .x = in[0].data,
+        .w = in[1].data,
+        .add = in[2].data,
+        .y = out[0].data,
+        .rstd = out[1].data,
+        .sum = out[2].data};
+    if (ctx->exec.k->rmsnorm_quantize) {
+        const enum mx8_status status = ctx->exec.k->rmsnorm_quantize(&ctx->exec, &norm, &codes);
+        if (status != MX8_UNSUPPORTED) return status;
+    }
+    MX8_TRY(ctx->exec.k->rmsnorm(&ctx->exec, &norm));
+    return ctx->exec.k->quantize(&ctx->exec, &codes);
+}
+
 /* ---- rows ---- */
 
 #define CODES_SCHEMA " -> (Tensor? row_codes, Tensor? row_scales, Tensor? col_codes, Tensor? col_scales, Tensor? ends)"
@@ -199,4 +254,18 @@ const struct mx8_op_row mx8i_permute_quantize_row = {
             .forward = run_permute,
         },
     .forward = MX8I_PASS(permute_in, permute_out),
+};
+
+const struct mx8_op_row mx8i_rmsnorm_quantize_row = {
+    .op =
+        {
+            .name = "rmsnorm_quantize",
+            .schema = "rmsnorm_quantize(Tensor x, Tensor w, Tensor? add) -> (Tensor y, Tensor rstd, Tensor? sum, "
+                      "Tensor codes, Tensor scales)",
+            .description = "rmsnorm and quantize_rows of its y, from one read where a device has a kernel for it; the "
+                           "bits are those of the two calls. Its gradient is rmsnorm's.",
+            .infer = infer_norm,
+            .forward = run_norm,
+        },
+    .forward = MX8I_PASS(norm_in, norm_out),
 };

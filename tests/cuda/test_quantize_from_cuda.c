@@ -191,7 +191,75 @@ static void test_made_codes_are_stored_codes(void **state) {
     if (cuda.info.capability == 90) assert_int_equal(taken, SOURCES * COUNT(shapes) * (3 * 3 + 2));
 }
 
+static void test_norm_codes(void **state) {
+    (void)state;
+    NEEDS_CUDA();
+    static const int64_t sizes[][2] = {{1, 8}, {7, 264}, {300, 5120}, {33, 2880}, {5, 16384}, {64, 1032}};
+    const struct mx8_kernels *k = cuda.exec.k;
+    int taken = 0, cases = 0;
+    for (int s = 0; s < COUNT(sizes); s++)
+        for (int way = 0; way < 12; way++, cases++) {
+            rewind_buffers();
+            const int64_t T = sizes[s][0], D = sizes[s][1], n = T * D;
+            const int32_t group = way % 3 == 0   ? 32
+                                  : way % 3 == 1 ? 128
+                                                 : 256,
+                          with_sum = way / 3 % 2, w_dtype = way / 6 ? MX8_F32 : MX8_BF16;
+            uint16_t *x = draw_values(n, 11), *add = draw_values(n, 12);
+            uint8_t *w = make_host((size_t)D * 4, 0x3F); /* 0.75 in f32, 0.747 in bf16 */
+            struct mx8_rmsnorm_job norm = {.T = T,
+                .D = D,
+                .dtype = MX8_BF16,
+                .w_dtype = w_dtype,
+                .eps = 1e-5f,
+                .x = copy_to_device(x, (size_t)n * 2),
+                .add = with_sum ? copy_to_device(add, (size_t)n * 2) : NULL,
+                .w = copy_to_device(w, (size_t)D * 4)};
+            const struct shape shape = {T, D, 0, {0}};
+            const struct geometry geometry = {group, 1, 1, 32};
+            const int32_t rule = way % 2 ? MX8_SCALE_FLOOR : MX8_SCALE_RCEIL;
+            struct outputs out[2];
+            void *stored[2][3];
+            const size_t size[3] = {(size_t)n * 2, (size_t)T * 4, with_sum ? (size_t)n * 2 : 0};
+            enum mx8_status status = MX8_OK;
+            for (int side = 0; side < 2; side++) {
+                out[side] = make_outputs(&shape, &geometry, ROWS, rule, NULL);
+                for (int i = 0; i < 3; i++) stored[side][i] = make_buffer(size[i], CUDA_POISON);
+                norm.y = stored[side][0];
+                norm.rstd = stored[side][1];
+                norm.sum = with_sum ? stored[side][2] : NULL;
+                out[side].job.src = norm.y;
+                if (side) {
+                    status = k->rmsnorm_quantize(&cuda.exec, &norm, &out[side].job);
+                } else {
+                    assert_ok(k->rmsnorm(&cuda.exec, &norm));
+                    assert_ok(k->quantize(&cuda.exec, &out[side].job));
+                }
+            }
+            if (status != MX8_UNSUPPORTED) {
+                assert_ok(status);
+                taken++;
+                compare_outputs(&out[1], &out[0], "rmsnorm_quantize");
+                for (int i = 0; i < 3; i++) {
+                    void *want = fetch_buffer(stored[0][i], size[i], "norm");
+                    expect_buffer("rmsnorm_quantize",
+                        i == 0   ? "y"
+                        : i == 1 ? "rstd"
+                                 : "sum",
+                        stored[1][i], want, size[i]);
+                    free(want);
+                }
+            }
+            free(x);
+            free(add);
+            free(w);
+        }
+    print_message("%d of %d norms taken\n", taken, cases);
+    if (cuda.info.capability == 90) assert_int_equal(taken, cases);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cuda_unit_test(test_made_codes_are_stored_codes)};
+    const struct CMUnitTest tests[] = {
+        cuda_unit_test(test_made_codes_are_stored_codes), cuda_unit_test(test_norm_codes)};
     return cmocka_run_group_tests(tests, open_cuda, close_cuda);
 }

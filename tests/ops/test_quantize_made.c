@@ -80,7 +80,27 @@ static void test_permuted_codes(void **state) {
     }
 }
 
+static void test_norm_codes(void **state) {
+    (void)state;
+    for (int i = 0; i < 2 * (int)(sizeof cases / sizeof cases[0]); i++) {
+        const int c = i / 2;
+        struct mx8_tensor x = new_normal(cases[c].dtype, 1, SHAPE(cases[c].rows, cases[c].cols)),
+                          w = new_normal(MX8_F32, 1, SHAPE(cases[c].cols)), add = {0};
+        if (i % 2) add = new_normal(cases[c].dtype, 1, SHAPE(cases[c].rows, cases[c].cols));
+        struct mx8_op_call norm = {.in = {x, w, add}, .options = {.eps = 0.01f}}, both = norm;
+        run_call("rmsnorm", 0, &norm);
+        struct mx8_op_call codes = {.in = {norm.out[0]}, .options = cases[c].options};
+        run_call("quantize_rows", 0, &codes);
+        both.options = cases[c].options;
+        both.options.eps = 0.01f;
+        run_call("rmsnorm_quantize", 0, &both);
+        for (int o = 0; o < 2 + i % 2; o++) assert_equal(&both.out[o], &norm.out[o]);
+        for (int o = 0; o < 2; o++) assert_equal(&both.out[3 + o], &codes.out[o]);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_shelf_test(test_swiglu_codes), cmocka_shelf_test(test_permuted_codes)};
+    const struct CMUnitTest tests[] = {cmocka_shelf_test(test_swiglu_codes), cmocka_shelf_test(test_permuted_codes),
+        cmocka_shelf_test(test_norm_codes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
 // an element of bf16 (8 with add and sum), backward 6 (8 with dres). Rows too long for that are read twice.
 // Backward deals its rows to a fixed number of blocks: each keeps its share of dw in registers and writes it once.
 #include "model.cuh"
+#include "quantize_fused.cuh"
 
 enum { KEEP = 4, MAX_THREADS = 1024 };
 enum { BACKWARD_THREADS = 512, BACKWARD_BLOCKS = 792, BACKWARD_ROWS = 16 }; // three packs a turn: twice the registers
@@ -36,6 +37,62 @@ __device__ __forceinline__ void store_norm(T *y, const W *w, pack<N> v, float rs
 #pragma unroll
     for (int i = 0; i < N; i++) v.v[i] = v.v[i] * rstd * by.v[i];
     store(y + at, v);
+}
+
+// Row codes of what a warp has just stored: 256 neighbours, eight a lane (zeros past the row's end).
+template <int GROUP, bool COUNT>
+__device__ __forceinline__ void store_codes(const fused::Job &q, const pack<8> &v, int row, int col, bool there, fused::Encoder<COUNT> *encoder) {
+    using namespace fused;
+    const uint4 two = make_uint4(bf16_pair(v.v[0], v.v[1]), bf16_pair(v.v[2], v.v[3]), bf16_pair(v.v[4], v.v[5]), bf16_pair(v.v[6], v.v[7]));
+    uint32_t m = magnitudes(max8_abs(two));
+    m = max_lanes<1, GROUP / 8>(max2(m, swap2(m)));
+    const uint32_t byte = byte_of(m & 0xFFFF, q.rule), f = factor_of(byte);
+    const uint2 codes = encoder->eight(two, lows(f, f));
+    if (!there) return;
+    __stcs((uint2 *)(q.row_codes + row * q.rc_row + col), codes);
+    if (threadIdx.x % 4 == 0) q.row_scales[row * q.rs_row + (col / 32) * q.rs_block] = (uint8_t)byte;
+}
+
+// norm_rows for bf16 rows that stay in registers, and their codes.
+template <class W, int GROUP, bool COUNT>
+static __global__ void __launch_bounds__(MAX_THREADS) norm_quantize_rows(const __grid_constant__ struct mx8_rmsnorm_job j, const __grid_constant__ fused::Job q) {
+#if __CUDA_ARCH__ >= 900
+    __shared__ float parts[32];
+    const int64_t items = j.D / WIDE;
+    const W *w = (const W *)j.w;
+    fused::Encoder<COUNT> encoder;
+    for (int64_t t = blockIdx.x; t < j.T; t += gridDim.x) {
+        const bf16 *x = (const bf16 *)j.x + t * j.D, *add = j.add ? (const bf16 *)j.add + t * j.D : NULL;
+        bf16 *sum = j.sum ? (bf16 *)j.sum + t * j.D : NULL, *y = (bf16 *)j.y + t * j.D;
+        pack<WIDE> kept[KEEP] = {};
+        float squares = 0;
+#pragma unroll
+        for (int p = 0; p < KEEP; p++) {
+            const int64_t i = threadIdx.x + p * (int64_t)blockDim.x;
+            if (i < items) kept[p] = load_sum<bf16, WIDE>(x, add, i * WIDE);
+        }
+#pragma unroll
+        for (int p = 0; p < KEEP; p++)
+            if (threadIdx.x + p * (int64_t)blockDim.x < items) squares = dot(kept[p], kept[p], squares);
+        const float rstd = 1.0f / sqrtf(block_sum(squares, parts) / (float)j.D + j.eps);
+        if (j.rstd && threadIdx.x == 0) j.rstd[t] = rstd;
+#pragma unroll
+        for (int p = 0; p < KEEP; p++) {
+            const int64_t i = threadIdx.x + p * (int64_t)blockDim.x;
+            if (i - threadIdx.x % 32 >= items) break; // the whole warp
+            pack<WIDE> v = kept[p];
+            if (i < items) {
+                if (sum) store(sum + i * WIDE, v);
+                const pack<WIDE> by = load<WIDE>(w + i * WIDE);
+#pragma unroll
+                for (int e = 0; e < WIDE; e++) v.v[e] = v.v[e] * rstd * by.v[e];
+                store(y + i * WIDE, v);
+            }
+            store_codes<GROUP, COUNT>(q, v, (int)t, (int)(i * WIDE), i < items, &encoder);
+        }
+    }
+    encoder.report(q.saturated);
+#endif
 }
 
 template <class T, class W, int N, bool KEPT>
@@ -95,6 +152,27 @@ enum mx8_status cuda_rmsnorm(const struct mx8_exec *x, const struct mx8_rmsnorm_
         else
             norm_rows<T, W, N, false><<<row_blocks(j->T), MAX_THREADS, 0, stream_of(x)>>>(*j);
     })));
+    CUDA_LAUNCHED("rmsnorm");
+}
+
+// UNSUPPORTED without a message when the job is not for it, and then nothing was written.
+enum mx8_status cuda_rmsnorm_quantize(const struct mx8_exec *x, const struct mx8_rmsnorm_job *j, const struct mx8_quant_job *codes) {
+    struct mx8_quant_job of_y = *codes;
+    of_y.src = j->y;
+    if (backend_of(x)->capability != 90 || j->dtype != MX8_BF16 || codes->col_codes || !codes->row_codes || codes->n_groups || codes->batch != 1 ||
+        codes->tile > 1 || !fused::takes(&of_y))
+        return MX8_UNSUPPORTED;
+    const fused::Job q = fused::make_job(&of_y);
+    const int threads = keeping_threads(j->D / WIDE, MAX_THREADS);
+    if (!threads || !is_aligned(j->x) || !is_aligned(j->add) || !is_aligned(j->w) || !is_aligned(j->y) || !is_aligned(j->sum)) return MX8_UNSUPPORTED;
+    BY_TYPE(j->w_dtype, W, {
+        const bool counted = fused::counts(q);
+        void (*const kernel)(struct mx8_rmsnorm_job, fused::Job) =
+            q.group == 32    ? counted ? norm_quantize_rows<W, 32, true> : norm_quantize_rows<W, 32, false>
+            : q.group == 128 ? counted ? norm_quantize_rows<W, 128, true> : norm_quantize_rows<W, 128, false>
+                             : counted ? norm_quantize_rows<W, 256, true> : norm_quantize_rows<W, 256, false>;
+        kernel<<<row_blocks(j->T), threads, 0, stream_of(x)>>>(*j, q);
+    });
     CUDA_LAUNCHED("rmsnorm");
 }
 

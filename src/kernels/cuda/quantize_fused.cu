@@ -42,7 +42,7 @@ namespace {
         if (g + 32 >= p.n_groups) return false;
     }
     const int down = (index - before) * 128;
-    *t = {(int)blockIdx.y, start + down, min(128, end - start - down), 0, padded + down, room - padded - down};
+    *t = {(int)blockIdx.y, start + down, min(128, end - start - down), 0, padded + down, room - padded - down, 0};
     return t->rows > 0;
 }
 

@@ -15,15 +15,17 @@ struct Job {
     int64_t rc_batch, rc_row, rs_batch, rs_row, rs_block, cc_batch, cc_col, cs_batch, cs_col, cs_block;
     int rule, group, row_tile, col_tile;
     unsigned long long *saturated;
+    uint8_t *row_bytes, *col_bytes; int64_t row_pitch, col_pitch; // see gather_scales; NULL: scales go where they belong
 };
 
 // A tile of the matrix. Rows count from the group's start, so a tile is short where the group ends.
 struct Tile {
     int batch, row, rows, col; // source row and column of its corner; how many rows are the group's
     int at, room;              // where its first row lies in the column orientation, and rows that are its to write from there
+    int band;                  // number of its row of tiles, over all groups or matrices
 };
 
-__device__ __forceinline__ int divide_up(int n, int by) { return (n + by - 1) / by; }
+__host__ __device__ __forceinline__ int divide_up(int n, int by) { return (n + by - 1) / by; }
 __device__ __forceinline__ int round_up(int n, int by) { return divide_up(n, by) * by; }
 
 // The larger magnitudes of two pairs of bf16; NaN wins.
@@ -133,6 +135,11 @@ __device__ __forceinline__ void encode_rows(const Job &p, const uint4 *v, int ro
 
 // Both orientations by tiles of 256 x 256 (quantize_256.cu).
 enum mx8_status run_256(const struct mx8_exec *x, const Job &p);
+
+// Scale groups of 256 (quantize_scales.cu): the job with memory for one byte a line and group, [group][line], where there is
+// room in the context's scratch; and what puts eight of each where they belong.
+Job gather_scales(const struct mx8_exec *x, const Job &p);
+enum mx8_status spread_scales(const struct mx8_exec *x, const Job &p);
 
 // RCEIL and CEIL put a bf16 amax at or below 448: nothing can be clipped.
 inline bool counts(const Job &p) { return p.saturated && p.rule != MX8_SCALE_RCEIL && p.rule != MX8_SCALE_CEIL; }
