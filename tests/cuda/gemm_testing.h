@@ -363,6 +363,7 @@ static inline void check_emulated(const struct product *c, const void *got, int6
 }
 
 static inline void run_problem(const struct problem *p) {
+    if (is_left_out()) return;
     struct product c;
     build_product(&c, p);
     assert_ok(cuda.exec.k->gemm(&cuda.exec, &c.job));

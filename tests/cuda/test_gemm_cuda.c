@@ -219,6 +219,7 @@ static void tensor_core_is_emulated(void **state) {
     if (cuda.info.capability != 90) skip();
     static const int64_t NK[][2] = {{136, 2880}, {264, 512}, {2880, 128}, {64, 96}, {48, 1040}};
     for (int i = 0; i < COUNT(NK) * FAST_KINDS * 3 * 2; i++) {
+        if (is_left_out()) continue;
         const int64_t *nk = NK[i % COUNT(NK)];
         int k = i / COUNT(NK) % FAST_KINDS, mode = i / (COUNT(NK) * FAST_KINDS) % 3;
         struct problem p = {.mode = (enum mx8_gemm_mode)mode,
@@ -249,6 +250,7 @@ static void bias_is_emulated(void **state) {
     if (cuda.info.capability != 90) skip();
     static const int64_t NK[][2] = {{136, 2880}, {264, 512}, {2880, 128}, {64, 96}, {128, 1040}, {8, 256}};
     for (int i = 0; i < COUNT(NK) * FAST_KINDS * 2 * 4; i++) {
+        if (is_left_out()) continue;
         const int64_t *nk = NK[i % COUNT(NK)];
         const int k = i / COUNT(NK) % FAST_KINDS, turn = i / (COUNT(NK) * FAST_KINDS) % 4;
         const int grouped = i / (COUNT(NK) * FAST_KINDS * 4);
@@ -280,6 +282,7 @@ static void repeats_are_identical(void **state) {
     const char *text = getenv("MX8_TEST_REPEATS");
     const long repeats = text ? strtol(text, NULL, 10) : 50;
     for (int i = 0; i < COUNT(kinds) * 3 * 3; i++) {
+        if (is_left_out()) continue;
         int k = i % COUNT(kinds), mode = i / COUNT(kinds) % 3, turn = i / COUNT(kinds) / 3;
         struct problem p = {.mode = (enum mx8_gemm_mode)mode,
             .M = 1024,

@@ -215,6 +215,7 @@ static void compare_run(const struct run *run, const struct mx8_quant_job *d) {
 }
 
 static void check_plan(const struct plan *p) {
+    if (is_left_out()) return;
     struct run run;
     prepare_run(p, &run);
     rewind_buffers();
@@ -372,6 +373,7 @@ static void large_jobs_match_the_generic_kernels(void **state) {
     };
     for (int s = 0; s < COUNT(large); s++) {
         for (int g = 1; g < COUNT(geometries); g++) {
+            if (is_left_out()) continue;
             struct plan p = {.shape = large[s],
                 .geometry = geometries[g],
                 .layout = ALIGNED,

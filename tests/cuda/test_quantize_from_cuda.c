@@ -181,6 +181,7 @@ static void test_made_codes_are_stored_codes(void **state) {
         for (int s = 0; s < COUNT(shapes); s++)
             for (int g = 0; g < COUNT(geometries); g++)
                 for (int sides = COLUMNS; sides <= (ROWS | COLUMNS); sides++) {
+                    if (is_left_out()) continue;
                     const int32_t rule = (s + g) % 3 == 2 ? MX8_SCALE_FLOOR : MX8_SCALE_RCEIL;
                     const int32_t k = shapes[s].rows % 2 == 0 && kind != SWIGLU ? 2 : 1;
                     taken += run_case(kind, &shapes[s], &geometries[g], sides, rule, k);
@@ -188,7 +189,8 @@ static void test_made_codes_are_stored_codes(void **state) {
                 }
     print_message("%d of %d cases taken\n", taken, cases);
     /* On Hopper: groups of 256 on every side (3 of 5 geometries), and rows alone in the other two. */
-    if (cuda.info.capability == 90) assert_int_equal(taken, SOURCES * COUNT(shapes) * (3 * 3 + 2));
+    if (cuda.info.capability == 90 && !getenv("MX8_TEST_STRIDE"))
+        assert_int_equal(taken, SOURCES * COUNT(shapes) * (3 * 3 + 2));
 }
 
 static void test_norm_codes(void **state) {
