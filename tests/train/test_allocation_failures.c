@@ -1,5 +1,6 @@
-/* A job whose N-th allocation fails, for every N: it ends with OUT_OF_MEMORY and a message, gives everything back (the
- * sanitized round of ./test.sh sees leaks), and the next job is none the wiser. */
+/* A job in MXFP8 that validates and saves after each of its two steps, whose N-th allocation fails, for every N: it
+ * ends with OUT_OF_MEMORY and a message, gives everything back (the sanitized round of ./test.sh sees leaks), and the
+ * next job is none the wiser. */
 #include "train/job_testing.h"
 #include "base/memory.h"
 #include "train/loop.h"
@@ -22,14 +23,16 @@ static int remove_place(void **state) {
 }
 
 static enum mx8_status run_job(double *loss) {
-    char data[128], dump[128];
+    char data[128], dump[128], valid[128];
     snprintf(data, sizeof data, "--training.dataset_path=%s/a.txt", place.path);
+    snprintf(valid, sizeof valid, "--validation.dataset_path=%s/a.txt", place.path);
     snprintf(dump, sizeof dump, "--job.dump_folder=%s/run", place.path);
     const char *const flags[] = {data, dump, "--model.dim=32", "--model.n_layers=2", "--model.n_heads=1",
         "--model.n_kv_heads=1", "--model.multiple_of=32", "--moe.num_experts=2", "--training.seq_len=32",
-        "--training.local_batch_size=1", "--training.steps=1", "--model.converters=mx",
+        "--training.local_batch_size=1", "--training.steps=2", "--model.converters=mx",
         "--mx.filter_fqns=output,router.gate,wk,wv", "--mx.moe_fqns_prototype=experts", "--metrics.enable_tensorboard",
-        "--checkpoint.enable", "--training.prefetch=false", NULL};
+        "--checkpoint.enable", "--checkpoint.interval=1", "--validation.enable", valid, "--validation.freq=1",
+        "--validation.steps=1", "--training.prefetch=false", NULL};
     struct mx8_options options;
     struct mx8_job job;
     struct mx8_context *ctx = NULL;
