@@ -1,5 +1,5 @@
-# Points of bench/growth.sh ("series value tokens/s bytes") as a table on the terminal and four panels in `svg`: time a
-# token (solid) and memory (dashed), both in units of the series' first point, on logarithmic axes.
+# Points of bench/growth.sh ("series value tokens/s bytes") as a table on the terminal and four panels in `svg`: processor
+# time a token (solid) and memory (dashed), both in units of the series' first point, on logarithmic axes.
 
 function log2(x) { return log(x) / log(2) }
 
@@ -53,7 +53,7 @@ END {
     printf "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d 260\" ", 60 + series * 230 > svg
     printf "font-family=\"sans-serif\" font-size=\"11\">\n" > svg
     printf "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n" > svg
-    printf "<text x=\"60\" y=\"250\">solid: time a token; dashed: memory; both in units of the first point</text>\n" > svg
+    printf "<text x=\"60\" y=\"250\">solid: processor time a token; dashed: memory; both in units of the first point</text>\n" > svg
     printf "%-10s %8s %14s %12s\n", "series", "value", "time a token", "memory MiB"
     for (p = 1; p <= series; p++) {
         s = names[p]
