@@ -32,7 +32,12 @@ int mx8i_run_info(int argc, char **argv) {
     mx8_destroy_context(ctx);
     ctx = NULL;
     status = mx8_create_context(&cuda, &ctx);
-    printf("cuda       %s\n", status == MX8_OK ? mx8_get_backend_name(ctx) : mx8_get_last_error());
+    if (status == MX8_OK) {
+        printf("cuda       %s: %s\n", mx8_get_backend_name(ctx), mx8_get_backend_reason(ctx));
+        printf("           %.2f GiB free\n", (double)ctx->exec.k->get_free_memory(&ctx->exec) / (1 << 30));
+    } else {
+        printf("cuda       %s\n", mx8_get_last_error());
+    }
     mx8_destroy_context(ctx);
     printf("flavors    %s\n", mx8i_list_presets());
     return MX8_EXIT_OK;
