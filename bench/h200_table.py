@@ -60,25 +60,24 @@ def add_operators():
 
 
 def add_training():
-    torch = find(read_lines("torch_llama4.jsonl"), recipe="bf16")
-    for name in ("bf16", "mxfp8", "mxfp8-head"):
+    jobs = {"bf16": "seed", "mxfp8": "seed", "mxfp8-head": "seed", "deep-bf16": "deep", "deep-mxfp8": "deep"}
+    for name, job in jobs.items():
         path = folder / f"train-{name}" / "metrics.jsonl"
+        torch = find(read_lines(f"torch_llama4_{job}.jsonl"), recipe="bf16")
         if not path.exists():
             continue
         steps = [json.loads(line) for line in path.read_text().splitlines() if '"step"' in line]
         speeds = [s.get("tokens_per_second", s.get("tps")) for s in steps[1:]]
         last = steps[-1]
         note = f"loss {last['loss']:.4f}, {last.get('memory', 0) / 2**30:.1f} GiB"
-        add(f"mx8 train seed-a {name}", "tokens/s", statistics.median(speeds), torch and torch["tokens_per_s"],
-            "PyTorch bf16, batch 4", note)
-    for file in ("torch_llama4.jsonl", "torch_llama4_8.jsonl"):
+        peak = f"PyTorch bf16, {torch['peak_gib']} GiB" if torch else ""
+        add(f"mx8 train {job} {name}", "tokens/s", statistics.median(speeds), torch and torch["tokens_per_s"], peak, f"{note}; {peak}")
+    for file in ("torch_llama4.jsonl", "torch_llama4_deep.jsonl"):
         lines = read_lines(file)
         base = find(lines, recipe="bf16")
         for line in lines:
-            if line["recipe"] != "bf16":
-                add(f"PyTorch job with {line['recipe']}, {line['layers']} layers, {line['experts']} experts", "tokens/s",
-                    line["tokens_per_s"], base and base["tokens_per_s"], "PyTorch bf16",
-                    f"loss {line['last_loss']}, {line['peak_gib']} GiB")
+            add(f"PyTorch job, {line['recipe']}, {line['layers']} layers, {line['experts']} experts", "tokens/s",
+                line["tokens_per_s"], base and base["tokens_per_s"], "PyTorch bf16", f"loss {line['last_loss']}, {line['peak_gib']} GiB")
 
 
 add_kernels()
