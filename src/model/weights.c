@@ -23,20 +23,13 @@ static enum mx8_status quantize_matrix(struct mx8_model *m, const struct mx8_for
     return mx8i_call(m, MX8_OP_QUANTIZE_BOTH, 0, &call);
 }
 
-/* Row codes of (E,N,K) are those of a matrix of E*N rows; the transposed ones are the 3D operator's. */
 static enum mx8_status quantize_experts(struct mx8_model *m, const struct mx8_forms *w) {
-    const int64_t rows = w->hp.shape[0] * w->hp.shape[1], K = w->hp.shape[2];
-    const int64_t values[2] = {rows, K}, scales[2] = {rows, K / MX8_BLOCK};
-    struct mx8_op_call call = {.in = {mx8_make_tensor(w->hp.data, w->hp.dtype, 2, values)},
+    struct mx8_op_call call = {.in = {w->hp},
         .n_in = 1,
-        .out = {mx8_make_tensor(w->row.data, w->row.dtype, 2, values),
-            mx8_make_tensor(w->row_scale.data, MX8_F8_E8M0, 2, scales)},
-        .n_out = 2,
+        .out = {w->row, w->row_scale, w->col, w->col_scale},
+        .n_out = 4,
         .options = mx8i_make_weight_quantizer(m)};
-    MX8_TRY(mx8i_call(m, MX8_OP_QUANTIZE_ROWS, 0, &call));
-    struct mx8_op_call call_3d = {
-        .in = {w->hp}, .n_in = 1, .out = {w->col, w->col_scale}, .n_out = 2, .options = mx8i_make_weight_quantizer(m)};
-    return mx8i_call(m, MX8_OP_QUANTIZE_3D, 0, &call_3d);
+    return mx8i_call(m, MX8_OP_QUANTIZE_EXPERTS, 0, &call);
 }
 
 static enum mx8_status quantize_weight(struct mx8_model *m, const struct mx8_forms *weight) {

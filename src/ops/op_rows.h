@@ -5,7 +5,7 @@
 #include "ops/check.h"
 
 extern const struct mx8_op_row mx8i_quantize_rows_row, mx8i_quantize_cols_row, mx8i_quantize_both_row,
-    mx8i_quantize_3d_row, mx8i_dequantize_row; /* quantize.c */
+    mx8i_quantize_3d_row, mx8i_quantize_experts_row, mx8i_dequantize_row; /* quantize.c */
 extern const struct mx8_op_row mx8i_block_scales_row, mx8i_unblock_scales_row, mx8i_group_pad_row,
     mx8i_group_unpad_row;                                                           /* layout.c */
 extern const struct mx8_op_row mx8i_linear_row;                                     /* linear.c */

@@ -23,6 +23,12 @@ static const struct mx8_port both_out[] = {
 static const struct mx8_port weights_in[] = {{"w", "ENK", MX8I_HP}};
 static const struct mx8_port weights_out[] = {
     {"codes", "ENK", MX8I_CODES | MX8I_FIXED}, {"scales", "EnK", MX8I_SCALES | MX8I_PACKED}};
+static const struct mx8_port experts_out[] = {
+    {"row_codes", "ENK", MX8I_CODES},
+    {"row_scales", "ENk", MX8I_SCALES},
+    {"codes", "ENK", MX8I_CODES | MX8I_FIXED},
+    {"scales", "EnK", MX8I_SCALES | MX8I_PACKED},
+};
 static const struct mx8_port dequantize_in[] = {{"codes", NULL, MX8I_CODES}, {"scales", NULL, MX8I_SCALES}};
 static const struct mx8_port dequantize_out[] = {{"x", NULL, MX8I_HP}};
 
@@ -30,6 +36,7 @@ static const struct mx8_pass rows_pass = MX8I_PASS(rows_in, rows_out);
 static const struct mx8_pass cols_pass = MX8I_PASS(cols_in, cols_out);
 static const struct mx8_pass both_pass = MX8I_PASS(cols_in, both_out);
 static const struct mx8_pass weights_pass = MX8I_PASS(weights_in, weights_out);
+static const struct mx8_pass experts_pass = MX8I_PASS(weights_in, experts_out);
 static const struct mx8_pass dequantize_pass = MX8I_PASS(dequantize_in, dequantize_out);
 
 static int32_t find_format(const struct mx8_op_call *call) {
@@ -97,6 +104,20 @@ static enum mx8_status infer_3d(struct mx8_op_call *call) {
     return MX8_OK;
 }
 
+static enum mx8_status infer_experts(struct mx8_op_call *call) {
+    struct mx8_dims d;
+    MX8_TRY(mx8i_bind_inputs(&d, "quantize_experts", call, &experts_pass, 0, 1));
+    MX8_TRY(mx8i_check_styles("quantize_experts", &call->options));
+    mx8i_clear_outputs(call, &experts_pass, 0);
+    for (int32_t i = 0; i < 4; i += 2) {
+        mx8i_put_output(call, &experts_pass, i, &d, find_format(call));
+        mx8i_put_output(call, &experts_pass, i + 1, &d, MX8_F8_E8M0);
+    }
+    call->out[2].stride[1] = 1;
+    call->out[2].stride[2] = mx8i_get_dim(&d, 'N');
+    return MX8_OK;
+}
+
 static enum mx8_status infer_dequantize(struct mx8_op_call *call) {
     struct mx8_dims d;
     const struct mx8_tensor *codes = &call->in[0], *scales = &call->in[1];
@@ -159,6 +180,16 @@ static enum mx8_status run_3d(struct mx8_context *ctx, const struct mx8_op_call 
     struct mx8_plane cols = mx8i_view_plane(&pair, 1, style);
     mx8i_emit_cols(&j, &cols);
     return mx8i_run_quant(ctx, &j);
+}
+
+static enum mx8_status run_experts(struct mx8_context *ctx, const struct mx8_op_call *call) {
+    struct mx8_style style = mx8i_get_style(&call->options, 0);
+    struct mx8_quant_job j = mx8i_start_quant(ctx, &call->in[0], style);
+    struct mx8_code_pair along_k = {&call->out[0], &call->out[1]}, along_n = {&call->out[2], &call->out[3]};
+    struct mx8_plane rows = mx8i_view_plane(&along_k, 0, style), cols = mx8i_view_plane(&along_n, 1, style);
+    mx8i_emit_rows(&j, &rows);
+    mx8i_emit_cols(&j, &cols);
+    return ctx->exec.k->quantize(&ctx->exec, &j);
 }
 
 /* The last two dimensions as one matrix. */
@@ -273,6 +304,20 @@ const struct mx8_op_row mx8i_quantize_3d_row = {
             .forward = run_3d,
         },
     .forward = MX8I_PASS(weights_in, weights_out),
+};
+
+const struct mx8_op_row mx8i_quantize_experts_row = {
+    .op =
+        {
+            .name = "quantize_experts",
+            .schema = "quantize_experts(Tensor w) -> (Tensor row_codes, Tensor row_scales, Tensor codes, Tensor scales)",
+            .description = "Both forms of expert weights w (E,N,K) from one read: blocks of 1x32 along K, row_codes "
+                           "(E,N,K) and row_scales (E, N, ceil(K/32)), as quantize_rows makes them of each expert; "
+                           "codes and scales as quantize_3d.",
+            .infer = infer_experts,
+            .forward = run_experts,
+        },
+    .forward = MX8I_PASS(weights_in, experts_out),
 };
 
 const struct mx8_op_row mx8i_dequantize_row = {

@@ -99,8 +99,26 @@ static void test_norm_codes(void **state) {
     }
 }
 
+static void test_expert_codes(void **state) {
+    (void)state;
+    static const struct mx8_op_options styles[] = {{0}, {.scale_group = 256, .tile_rows = 32}, {.scale_group = 128}};
+    for (int i = 0; i < 3; i++) {
+        const int64_t E = 3, N = 64, K = i ? 288 : 40;
+        struct mx8_op_call both = {.in = {new_normal(MX8_BF16, 1, SHAPE(E, N, K))}, .options = styles[i]},
+                           transposed = both, rows = both;
+        run_call("quantize_experts", 0, &both);
+        run_call("quantize_3d", 0, &transposed);
+        rows.in[0] = mx8_make_tensor(both.in[0].data, MX8_BF16, SHAPE(E * N, K));
+        run_call("quantize_rows", 0, &rows);
+        for (int o = 0; o < 2; o++) {
+            assert_equal(&both.out[o], &rows.out[o]);
+            assert_equal(&both.out[2 + o], &transposed.out[o]);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_shelf_test(test_swiglu_codes), cmocka_shelf_test(test_permuted_codes),
-        cmocka_shelf_test(test_norm_codes)};
+        cmocka_shelf_test(test_norm_codes), cmocka_shelf_test(test_expert_codes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
