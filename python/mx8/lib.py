@@ -248,6 +248,7 @@ class Context:
 
     def __init__(self, device: str = "cpu", ordinal: int = 0, threads: int = 0, isa: str | None = None) -> None:
         self.handle = c_void_p()
+        self.stream = 0  # where the work goes, the default stream at first
         self._library = get_library()
         options = ContextOptions(
             size=ctypes.sizeof(ContextOptions),
@@ -267,6 +268,11 @@ class Context:
     def reason(self) -> str:
         """Why these kernels were chosen, in one line."""
         return self._library.mx8_get_backend_reason(self.handle).decode()
+
+    def set_stream(self, stream: int) -> None:
+        """Sends later work to this CUDA stream."""
+        check(self._library.mx8_set_stream(self.handle, stream))
+        self.stream = stream
 
     def synchronize(self) -> None:
         """Waits for the work on the context's stream."""

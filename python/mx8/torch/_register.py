@@ -12,10 +12,9 @@ from typing import Any
 import torch
 
 from . import _run
+from ._eager import PRODUCTS
 from ._table import RULES_OF, Call, Rule
 
-PACKED = {"offsets", "starts", "ends", "bias", "blocked"}  # inputs that the library reads without strides
-ROWS = {"group_pad": {"x"}, "group_unpad": {"padded"}}  # and those whose rows it reads as whole lines
 TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
 
 library = torch.library.Library("mx8", "DEF")
@@ -24,34 +23,20 @@ library = torch.library.Library("mx8", "DEF")
 class Splitter:
     """Cuts an operator's arguments into tensors, sizes and options. PyTorch leaves out trailing defaults."""
 
-    def __init__(self, name: str, rule: Rule) -> None:
-        self.n_tensors = sum(port.name != "like" for port in rule.ports.inputs)
+    def __init__(self, rule: Rule) -> None:
+        self.n_tensors = len(rule.names)
         self.n_leading = self.n_tensors + rule.shape_argument
         self.defaults = (None,) * self.n_leading + tuple(option.default for option in rule.options)
-        names = [port.name for port in rule.ports.inputs if port.name != "like"]
-        self.packed = [i for i, port in enumerate(names) if port in PACKED]
-        self.rows = [i for i, port in enumerate(names) if port in ROWS.get(name, ())]
 
-    def split(self, args: tuple) -> tuple[list[torch.Tensor | None], Sequence[Any], tuple]:
+    def split(self, args: tuple) -> tuple[tuple, Sequence[Any], tuple]:
         args += self.defaults[len(args) :]
         shape = args[self.n_tensors] if self.n_leading > self.n_tensors else ()
-        return list(args[: self.n_tensors]), shape, args[self.n_leading :]
-
-    def pack(self, tensors: list[torch.Tensor | None]) -> None:
-        for index in self.packed:
-            tensor = tensors[index]
-            if tensor is not None and not tensor.is_contiguous():
-                tensors[index] = tensor.contiguous()
-        for index in self.rows:
-            tensor = tensors[index]
-            if tensor is not None and tensor.stride(-1) != 1:
-                tensors[index] = tensor.contiguous()
+        return args[: self.n_tensors], shape, args[self.n_leading :]
 
 
 def _make_kernel(rule: Rule, splitter: Splitter) -> Callable[..., Any]:
     def kernel(*args: Any) -> Any:
         tensors, shape, options = splitter.split(args)
-        splitter.pack(tensors)
         results = _run.run(rule, tensors, shape, options)
         return results[0] if len(results) == 1 else tuple(results)
 
@@ -66,7 +51,6 @@ def _is_symbolic(tensors: Sequence[torch.Tensor | None], shape: Sequence[Any]) -
 def _make_fake(name: str, rule: Rule, splitter: Splitter) -> Callable[..., Any]:
     def fake(*args: Any) -> Any:
         tensors, shape, options = splitter.split(args)
-        splitter.pack(tensors)
         device = next(tensor.device for tensor in tensors if tensor is not None)
         results = []
         if _is_symbolic(tensors, shape):
@@ -85,7 +69,7 @@ def _make_fake(name: str, rule: Rule, splitter: Splitter) -> Callable[..., Any]:
 
 
 def _define(name: str, rule: Rule) -> None:
-    splitter = Splitter(name, rule)
+    splitter = Splitter(rule)
     library.define(rule.declare(name), tags=TAGS)
     kernel = _make_kernel(rule, splitter)
     for device in ("CPU", "CUDA"):
@@ -94,55 +78,6 @@ def _define(name: str, rule: Rule) -> None:
 
 
 # ---- gradients ----
-
-
-class Product:
-    """Gradients of linear and grouped_linear. Saved are the operands as they came; nothing quantized is kept."""
-
-    def __init__(self, name: str) -> None:
-        rule = RULES_OF[name]
-        self.name, self.grouped = name, name == "grouped_linear"
-        self.option_names = [option.name for option in rule.options]
-        self.n_tensors = len(rule.ports.inputs)
-        self.bias = 3 if self.grouped else 2
-
-    def setup(self, ctx: Any, inputs: tuple, output: torch.Tensor) -> None:
-        x, w = inputs[0], inputs[1]
-        ctx.options = dict(zip(self.option_names, inputs[self.n_tensors :]))
-        # Each operand is needed for the other's gradient alone.
-        wants_dx = x is not None and x.requires_grad
-        wants_dw = w is not None and w.requires_grad
-        saved = [x if wants_dw else None, w if wants_dx else None]
-        ctx.save_for_backward(*saved, *([inputs[2]] if self.grouped else []))
-        ctx.x_dtype = x.dtype if x is not None else None
-        ctx.w_dtype = w.dtype if w is not None else None
-        ctx.bias_dtype = inputs[self.bias].dtype if inputs[self.bias] is not None else None
-
-    def backward(self, ctx: Any, dy: torch.Tensor) -> tuple:
-        x, w, *offsets = ctx.saved_tensors
-        options = ctx.options | {
-            "out_dtype": ctx.x_dtype,
-            "weight_dtype": ctx.w_dtype,
-            "bias_grad": ctx.bias_dtype is not None and ctx.needs_input_grad[self.bias],
-        }
-        x = x if ctx.needs_input_grad[1] else None
-        w = w if ctx.needs_input_grad[0] else None
-        dx: Any = None
-        dw: Any = None
-        dbias: Any = None
-        if x is not None or w is not None or options["bias_grad"]:
-            dx, dw, dbias = self.call(dy, x, w, offsets, options)
-        grads: list[Any] = [None] * (self.n_tensors + len(self.option_names))
-        grads[0] = dx if w is not None else None
-        grads[1] = dw if x is not None else None
-        if options["bias_grad"]:
-            grads[self.bias] = dbias.to(ctx.bias_dtype)
-        return tuple(grads)
-
-    def call(self, dy: Any, x: Any, w: Any, offsets: list, options: dict[str, Any]) -> Any:
-        if self.grouped:
-            return torch.ops.mx8.grouped_linear_backward(dy, x, w, *offsets, *[None] * 9, *options.values())
-        return torch.ops.mx8.linear_backward(dy, x, w, *[None] * 8, *options.values())
 
 
 def _setup_pad(ctx: Any, inputs: tuple, output: tuple) -> None:
@@ -173,8 +108,7 @@ def _register() -> None:
     # Codes and scales are data, not functions to differentiate, and the backward passes are not differentiated again.
     for name in set(RULES_OF) - {"linear", "grouped_linear", "group_pad", "group_unpad"}:
         library.impl(name, torch.library.fallthrough_kernel, "Autograd")
-    for name in ("linear", "grouped_linear"):
-        product = Product(name)
+    for name, product in PRODUCTS.items():
         torch.library.register_autograd(f"mx8::{name}", product.backward, setup_context=product.setup, lib=library)
     torch.library.register_autograd("mx8::group_pad", _backward_pad, setup_context=_setup_pad, lib=library)
     torch.library.register_autograd("mx8::group_unpad", _backward_unpad, setup_context=_setup_unpad, lib=library)

@@ -1,8 +1,8 @@
 """Calls of the library on torch tensors.
 
-A call is laid out once for each combination of operator, options, shapes, strides and dtypes: a plan, which is the
-bytes of struct mx8_op_call without pointers, with what torch has to allocate. Running it again copies those bytes, puts
-the pointers in and calls. Nothing waits for the device.
+A call is laid out once for each combination of operator, options, shapes, strides, dtypes and device: a plan, which is
+the bytes of struct mx8_op_call without pointers, with what torch has to allocate. Running it again copies those bytes,
+puts the pointers in and calls. Nothing waits for the device.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ WORDS = ctypes.sizeof(lib.Tensor) // 8
 OUTPUT_WORD = lib.OpCall.outputs.offset // 8
 WORKSPACE_WORD = lib.OpCall.workspace.offset // 8
 STRUCT_FIELDS = {entry[0] for entry in lib.Options._fields_}
+PACKED = {"offsets", "starts", "ends", "bias", "blocked"}  # inputs that the library reads without strides
+ROWS = {"group_pad": {"x"}, "group_unpad": {"padded"}}  # and those whose rows it reads as whole lines
 
 _lock = threading.Lock()
 _warned: set[int] = set()
@@ -75,11 +77,14 @@ def get_context(device: torch.device, stream: int = 0) -> lib.Context:
 class Plan:
     """One call's layout: `template` is the struct without pointers, `outputs` what to allocate, in order."""
 
-    __slots__ = ("template", "outputs", "inputs", "workspace", "address", "backward")
+    __slots__ = ("template", "outputs", "inputs", "copied", "device", "workspace", "address", "backward")
 
     def __init__(
         self, rule: Rule, tensors: Sequence[torch.Tensor | None], shape: Sequence[int], options: Sequence[Any]
     ):
+        self.device = _check_devices(rule, tensors)
+        self.copied = find_copied(rule, tensors)
+        tensors = copy_packed(tensors, self.copied)
         op = ops.get_ops()[rule.op]
         call = lib.OpCall(n_in=len(rule.ports.inputs), n_out=len(rule.ports.outputs))
         self.inputs = fill_call(rule, call, tensors, shape, options)
@@ -105,6 +110,30 @@ class Plan:
         self.address, self.backward = op.address, int(rule.backward)
 
 
+def find_copied(rule: Rule, tensors: Sequence[torch.Tensor | None]) -> tuple[int, ...]:
+    """Indexes of the tensors that the library cannot read where they lie."""
+    found = []
+    for index, (name, tensor) in enumerate(zip(rule.names, tensors)):
+        if tensor is None:
+            continue
+        scattered = name in PACKED and not tensor.is_contiguous()
+        if scattered or (name in ROWS.get(rule.op, ()) and tensor.stride(-1) != 1):
+            found.append(index)
+    return tuple(found)
+
+
+def copy_packed(tensors: Sequence[torch.Tensor | None], copied: tuple[int, ...]) -> Sequence[torch.Tensor | None]:
+    """The tensors, with contiguous copies of those that need one."""
+    if not copied:
+        return tensors
+    result = list(tensors)
+    for index in copied:
+        tensor = result[index]
+        assert tensor is not None
+        result[index] = tensor.contiguous()
+    return result
+
+
 def fill_call(
     rule: Rule, call: lib.OpCall, tensors: Sequence[torch.Tensor | None], shape: Sequence[int], options: Sequence[Any]
 ) -> tuple[int, ...]:
@@ -117,7 +146,7 @@ def fill_call(
             target.shape[: len(shape)] = list(shape)
             continue
         words.append(index * WORDS)
-        tensor = next(given)
+        tensor = next(given, None)  # absent ones at the end may be left out
         if tensor is None:
             continue
         if tensor.dtype not in FROM_TORCH or not 1 <= tensor.dim() <= lib.MAX_DIMS:
@@ -141,10 +170,10 @@ def _get_like_dtype(tensors: Sequence[torch.Tensor | None]) -> torch.dtype:
 
 def _find_plan(rule: Rule, tensors: Sequence[torch.Tensor | None], shape: Sequence[int], options: tuple) -> Plan:
     key = (
-        id(rule),
+        rule.key,
         options,
-        tuple(shape),
-        *[None if t is None else (t.dtype, t.shape, t.stride()) for t in tensors],
+        shape if type(shape) is tuple else tuple(shape),
+        *[None if t is None else (t.dtype, t.shape, t.stride(), t.device) for t in tensors],
     )
     plan = _plans.get(key)
     if plan is None:
@@ -172,24 +201,26 @@ def _check_devices(rule: Rule, tensors: Sequence[torch.Tensor | None]) -> torch.
 
 def run(rule: Rule, tensors: Sequence[torch.Tensor | None], shape: Sequence[int], options: tuple) -> list[torch.Tensor]:
     """Runs a pass; an output that is not computed is empty, of shape (0,)."""
-    device = _check_devices(rule, tensors)
-    if device.type == "cuda" and device.index != torch.cuda.current_device():
-        with torch.cuda.device(device):
-            return _run_here(rule, tensors, shape, options, device)
-    return _run_here(rule, tensors, shape, options, device)
-
-
-def _run_here(
-    rule: Rule, tensors: Sequence[torch.Tensor | None], shape: Sequence[int], options: tuple, device: torch.device
-) -> list[torch.Tensor]:
     plan = _find_plan(rule, tensors, shape, options)
+    device = plan.device
+    if device.type == "cuda" and device.index != torch._C._cuda_getDevice():
+        with torch.cuda.device(device):
+            return _run_plan(plan, tensors)
+    return _run_plan(plan, tensors)
+
+
+def _run_plan(plan: Plan, tensors: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
+    device = plan.device
     library = lib.get_library()
     if device.type == "cuda":
         stream = torch._C._cuda_getCurrentRawStream(device.index)
-        handle = get_context(device, stream).handle
-        lib.check(library.mx8_set_stream(handle, stream))
+        context = get_context(device, stream)
+        if context.stream != stream:
+            context.set_stream(stream)
     else:
-        handle = get_context(device).handle
+        context = get_context(device)
+    if plan.copied:
+        tensors = copy_packed(tensors, plan.copied)
     local = _local
     local.bytes[:] = plan.template
     words = local.words
@@ -205,7 +236,7 @@ def _run_here(
     if plan.workspace:
         workspace = torch.empty(plan.workspace, dtype=torch.uint8, device=device)
         words[WORKSPACE_WORD] = workspace.data_ptr()
-    status = library.mx8_run_op(handle, plan.address, plan.backward, local.address)
+    status = library.mx8_run_op(context.handle, plan.address, plan.backward, local.address)
     if status:
         lib.check(status)
     return results

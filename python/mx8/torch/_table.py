@@ -6,6 +6,7 @@ stand here once more in letters; tests/python/test_shapes.py holds them against 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -103,12 +104,21 @@ class Rule:
     extra: Callable[[Call], Sizes] = field(default=lambda call: {})
     shape_argument: bool = False  # the table's `like` tensor is a list of sizes here
 
-    @property
+    @functools.cached_property
     def ports(self) -> ops.Pass:
         row = ops.get_ops()[self.op]
         side = row.backward if self.backward else row.forward
         assert side is not None
         return side
+
+    @functools.cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of the inputs that are tensors here."""
+        return tuple(port.name for port in self.ports.inputs if port.name != "like")
+
+    @functools.cached_property
+    def key(self) -> str:
+        return self.op + (".backward" if self.backward else "")
 
     def declare(self, name: str) -> str:
         ports = [port for port in self.ports.inputs if port.name != "like"]

@@ -8,7 +8,8 @@ import torch
 
 from .. import lib
 from . import _register  # noqa: F401  (torch.ops.mx8)
-from .recipes import Recipe, get_recipe
+from ._eager import PRODUCTS
+from .recipes import Recipe, get_arguments
 
 
 def _follow_autocast(x: torch.Tensor) -> torch.Tensor:
@@ -16,10 +17,6 @@ def _follow_autocast(x: torch.Tensor) -> torch.Tensor:
     if torch.is_autocast_enabled(device):
         return x.to(torch.get_autocast_dtype(device))
     return x
-
-
-def _get_options(x: torch.Tensor, recipe: str | Recipe, out_dtype: torch.dtype | None) -> dict[str, Any]:
-    return get_recipe(recipe).get_options(x.device) | {"out_dtype": out_dtype}
 
 
 def linear(
@@ -38,9 +35,8 @@ def linear(
     anything, 0 included. Raises InvalidArgument (a ValueError) naming the tensor, what it has and what was expected.
     """
     x = _follow_autocast(x)
-    options = _get_options(x, recipe, out_dtype)
     rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
-    y = torch.ops.mx8.linear(rows, weight, bias, **options)
+    y = PRODUCTS["linear"]((rows, weight, bias), get_arguments(recipe, x.device, out_dtype))
     return y if x.dim() == 2 else y.view(*x.shape[:-1], y.shape[-1])
 
 
@@ -70,7 +66,8 @@ def grouped_mm(
     x = _follow_autocast(x)
     if offs.dtype != torch.int32:
         offs = offs.to(torch.int32)
-    return torch.ops.mx8.grouped_linear(x, w_t.transpose(-2, -1), offs, bias, **_get_options(x, recipe, out_dtype))
+    options = get_arguments(recipe, x.device, out_dtype)
+    return PRODUCTS["grouped_linear"]((x, w_t.transpose(-2, -1), offs, bias), options)
 
 
 def _get_name(value: Any) -> str:

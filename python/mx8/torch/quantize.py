@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import torch
 
 from . import _register  # noqa: F401  (torch.ops.mx8)
+from ._eager import call
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
@@ -22,7 +23,7 @@ def quantize_rows(
     x: torch.Tensor, *, scale_rule: str = "rceil", scale_group: int = 32, tile_rows: int = 1, format: str = "e4m3"
 ) -> Pair:
     """Blocks of 1x32 along K: x (M, K) to codes (M, K) and scales (M, ceil(K/32)), both row-major."""
-    return torch.ops.mx8.quantize_rows(x, scale_rule, scale_group, tile_rows, format)
+    return call("quantize_rows", (x,), (scale_rule, scale_group, tile_rows, format))
 
 
 def quantize_cols(
@@ -39,7 +40,7 @@ def quantize_cols(
     With offsets (G) int32, the cumulative ends of row groups, blocks start anew in every group: codes (K, P), scales
     (K, P/32) and the padded cumulative ends (G) int32, where P = roundup(M + 32 G, 32).
     """
-    return torch.ops.mx8.quantize_cols(x, offsets, scale_rule, scale_group, tile_rows, format)
+    return call("quantize_cols", (x, offsets), (scale_rule, scale_group, tile_rows, format))
 
 
 def quantize_both(
@@ -52,7 +53,7 @@ def quantize_both(
     format: str = "e4m3",
 ) -> tuple[torch.Tensor, ...]:
     """quantize_rows and quantize_cols from one read: row codes, row scales, column codes, column scales, ends."""
-    return torch.ops.mx8.quantize_both(x, offsets, scale_rule, scale_group, tile_rows, format)
+    return call("quantize_both", (x, offsets), (scale_rule, scale_group, tile_rows, format))
 
 
 def quantize_3d(
@@ -62,7 +63,7 @@ def quantize_3d(
 
     Codes (E, N, K) with strides (N*K, 1, N), scales (E, ceil(N/32), K) row-major.
     """
-    return torch.ops.mx8.quantize_3d(w, scale_rule, scale_group, tile_rows, format)
+    return call("quantize_3d", (w,), (scale_rule, scale_group, tile_rows, format))
 
 
 def dequantize(
@@ -72,7 +73,7 @@ def dequantize(
 
     Codes as torch.uint8 are read as `format`. Blocks run along the last axis; for others, transpose views.
     """
-    return torch.ops.mx8.dequantize(codes, scales, format, out_dtype)
+    return call("dequantize", (codes, scales), (format, out_dtype))[0]
 
 
 def block_scales(scales: torch.Tensor, offsets: torch.Tensor | None = None, *, layout: str = "plain") -> Pair:

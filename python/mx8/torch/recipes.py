@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from .. import lib
+from ._table import PRODUCT
 
 FAST_GROUP, FAST_TILE = 256, 32  # what Hopper's FP8 tensor cores multiply at full rate
 
@@ -74,3 +75,22 @@ def get_recipe(recipe: str | Recipe) -> Recipe:
     if recipe not in RECIPES:
         raise lib.InvalidArgument(f"mx8: recipe is {recipe!r}, expected one of {', '.join(RECIPES)}")
     return RECIPES[recipe]
+
+
+_arguments: dict[Any, tuple] = {}
+
+
+def _make_arguments(recipe: str | Recipe, device: torch.device, out_dtype: torch.dtype | None) -> tuple:
+    given = get_recipe(recipe).get_options(device) | {"out_dtype": out_dtype}
+    return tuple([given.get(option.name, option.default) for option in PRODUCT])
+
+
+def get_arguments(recipe: str | Recipe, device: torch.device, out_dtype: torch.dtype | None) -> tuple:
+    """Recipe.get_options as positional arguments: a value for every option of a product."""
+    if torch.compiler.is_compiling():
+        return _make_arguments(recipe, device, out_dtype)
+    key = (recipe, device, out_dtype)
+    found = _arguments.get(key)
+    if found is None:
+        found = _arguments[key] = _make_arguments(recipe, device, out_dtype)
+    return found
