@@ -5,13 +5,17 @@ A Llama4-style MoE decoder (dim 5120, 40/8 heads, top-1 sigmoid routing, one sha
 expert, SwiGLU hidden 8192, vocab 202048), FSDP2 mixed precision (fp32 master weights,
 bf16 compute, fp32 gradient reduction) with a world of one, torch.compile per block,
 fused AdamW, gradient clipping, random tokens. Prints one JSON line:
-median tokens/s without step 1, and peak memory in GiB (allocated and reserved).
+median tokens/s and step time without the first two steps, peak memory in GiB (allocated and reserved), and how often
+PyTorch's allocator had to give its cache back and ask again (alloc_retries: each one waits for the GPU), with the step
+time of the steps in which it did not. --expandable-segments lets it grow what it has instead, for all recipes alike.
 
   torch_llama4.py --layers 2 --experts 2 --seq-len 8192 --batch 4 --recipe bf16
-  recipes: bf16 | fp8_dense | fp8_moe (need torchao on PYTHONPATH) | mx8_dense | mx8 (dense and experts; need python/ on
+  recipes: bf16 | fp8_dense | fp8_moe (need torchao on PYTHONPATH: an unpacked wheel of 0.17 or 0.18 will do) | mx8_dense | mx8 (dense and experts; need python/ on
   PYTHONPATH, libmx8.so with libmx8_cuda.so beside it in MX8_LIBRARY). Several, with commas: one process after another.
 """
 import argparse, json, os, statistics, subprocess, sys, time
+if "--expandable-segments" in sys.argv:  # torch reads it once
+    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
 import torch, torch.nn as nn, torch.nn.functional as F
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard, MixedPrecisionPolicy
@@ -140,6 +144,7 @@ def main():
     p.add_argument("--recipe", default="bf16")
     p.add_argument("--align", type=int, default=32)
     p.add_argument("--no-compile", action="store_true")
+    p.add_argument("--expandable-segments", action="store_true", help="the allocator grows segments instead of freeing")
     p.add_argument("--profile", action="store_true", help="print the ten longest kernel families of one step")
     a = p.parse_args()
     if "," in a.recipe:
@@ -187,19 +192,24 @@ def main():
     f = 1.0 / 500000.0 ** (torch.arange(0, d, 2, device=dev).float() / d)
     ang = torch.outer(torch.arange(a.seq_len, device=dev).float(), f)
     cs = (ang.cos(), ang.sin())
-    tps, losses = [], []
+    seconds, retries, losses = [], [], []
+
+    def count_retries():
+        return torch.cuda.memory_stats()["num_alloc_retries"]
     torch.cuda.reset_peak_memory_stats()
     for step in range(1, a.steps + 1):
         x = torch.randint(0, a.vocab, (a.batch, a.seq_len + 1), device=dev)
-        torch.cuda.synchronize(); t0 = time.time()
+        before = count_retries()
+        torch.cuda.synchronize(); t0 = time.perf_counter()
         loss = loss_fn(model(x[:, :-1], cs), x[:, 1:])
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
         opt.step(); opt.zero_grad()
         losses.append(loss.item())
         torch.cuda.synchronize()
-        if step > 1:
-            tps.append(a.batch * a.seq_len / (time.time() - t0))
+        seconds.append(time.perf_counter() - t0)
+        retries.append(count_retries() - before)
+    total_kernels = None
     if a.profile:
         from torch.profiler import profile, ProfilerActivity
         from collections import Counter
@@ -210,15 +220,24 @@ def main():
         c = Counter()
         for e in prof.key_averages(): c[e.key[:70]] += e.self_device_time_total / 1e3
         for k, v in c.most_common(24): print(f"{v:9.2f} ms  {k}")
-        print(f"{sum(c.values()):9.2f} ms  all kernels")
+        total_kernels = round(sum(c.values()), 2)
+        print(f"{total_kernels:9.2f} ms  all kernels")
     act = sum(q.numel() for n, q in model.named_parameters() if "embed" not in n and ".experts." not in n)
     act += sum(q.numel() for n, q in model.named_parameters() if ".experts." in n) / a.experts
     flops = 6 * act + 12 * a.layers * a.dim * a.seq_len
-    med = statistics.median(tps[1:] or tps)
+    warm = list(zip(seconds, retries))[2:] or list(zip(seconds, retries))
+    step_s = statistics.median(s for s, _ in warm)
+    calm = [s for s, n in warm if n == 0]
+    tokens = a.batch * a.seq_len
+    med = tokens / step_s
+    paths = mt.count_products() if a.recipe.startswith("mx8") else None
     print(json.dumps(dict(recipe=a.recipe, layers=a.layers, experts=a.experts, seq_len=a.seq_len,
         batch=a.batch, compile=not a.no_compile, tokens_per_s=round(med, 1),
         tflops=round(med * flops / 1e12, 1), peak_gib=round(torch.cuda.max_memory_allocated() / 2**30, 2),
         reserved_gib=round(torch.cuda.max_memory_reserved() / 2**30, 2),
+        step_ms=round(step_s * 1e3, 1), kernels_ms=total_kernels,
+        alloc_retries=sum(retries), step_ms_without_retries=round(statistics.median(calm) * 1e3, 1) if calm else None,
+        alloc_conf=os.environ.get("PYTORCH_CUDA_ALLOC_CONF"), products=paths,
         first_loss=round(losses[0], 4), last_loss=round(losses[-1], 4), torch=torch.__version__)))
     dist.destroy_process_group()
 

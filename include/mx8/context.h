@@ -40,6 +40,10 @@ MX8_API const char *mx8_get_backend_name(const struct mx8_context *ctx);
 MX8_API const char *mx8_get_backend_reason(const struct mx8_context *ctx);
 MX8_API int32_t mx8_get_thread_count(const struct mx8_context *ctx);
 
+/* How many MXFP8 products operators have asked for in this context, and how many of them ran on FP8 tensor cores; the
+ * others took the exact path, as all do on a CPU. For finding out why a job is slow. */
+MX8_API void mx8_count_products(const struct mx8_context *ctx, int64_t *all, int64_t *fast);
+
 #ifdef __cplusplus
 }
 #endif

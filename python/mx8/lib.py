@@ -175,6 +175,7 @@ _SIGNATURES = {
     "mx8_get_backend_name": (c_char_p, [c_void_p]),
     "mx8_get_backend_reason": (c_char_p, [c_void_p]),
     "mx8_get_thread_count": (c_int32, [c_void_p]),
+    "mx8_count_products": (None, [c_void_p, POINTER(c_int64), POINTER(c_int64)]),
     "mx8_get_op_count": (c_int32, []),
     "mx8_get_op": (POINTER(OpRow), [c_int32]),
     "mx8_find_op": (POINTER(OpRow), [c_char_p]),
@@ -268,6 +269,12 @@ class Context:
     def reason(self) -> str:
         """Why these kernels were chosen, in one line."""
         return self._library.mx8_get_backend_reason(self.handle).decode()
+
+    def count_products(self) -> tuple[int, int]:
+        """How many MXFP8 products ran in this context: on FP8 tensor cores, and on the exact path."""
+        every, fast = c_int64(), c_int64()
+        self._library.mx8_count_products(self.handle, byref(every), byref(fast))
+        return fast.value, every.value - fast.value
 
     def set_stream(self, stream: int) -> None:
         """Sends later work to this CUDA stream."""

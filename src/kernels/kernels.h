@@ -29,6 +29,7 @@ struct mx8_exec {
     size_t scratch_bytes;
     void *backend;        /* what the backend keeps per context (CUDA handles, device properties); NULL on the CPU */
     struct mx8_profile *profile; /* kernels/profile.h: times every call of the table; NULL: none */
+    int64_t *fast_products; /* gemm adds 1 when FP8 tensor cores multiply codes; NULL: nobody counts */
 };
 
 /* ---- matrix products ---- */
@@ -274,6 +275,7 @@ struct mx8_context {
     void *user;
     int64_t *saturated;  /* device counter that quantizers add to when set; owned by whoever set it */
     int32_t counts_gaps; /* with `saturated`: wide blocks are counted too, in saturated[1] */
+    int64_t products, fast_products; /* MXFP8 products of operators: all, and those that FP8 tensor cores took */
 };
 
 /* src/kernels/cpu/dispatch.c. isa NULL: environment MX8_ISA, else the best. `reason` receives one line. */

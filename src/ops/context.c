@@ -75,6 +75,7 @@ enum mx8_status mx8_create_context(const struct mx8_context_options *options, st
     ctx->user = o.user;
     ctx->exec.threads = find_threads(o.threads);
     ctx->exec.stream = o.stream;
+    ctx->exec.fast_products = &ctx->fast_products;
     enum mx8_status status = o.device == 1 ? mx8i_open_cuda(&o, ctx) : open_cpu(&o, ctx);
     if (status != MX8_OK) {
         mx8i_release(ctx);
@@ -113,4 +114,8 @@ const char *mx8_get_backend_reason(const struct mx8_context *ctx) {
 }
 int32_t mx8_get_thread_count(const struct mx8_context *ctx) {
     return ctx->exec.threads;
+}
+void mx8_count_products(const struct mx8_context *ctx, int64_t *all, int64_t *fast) {
+    *all = ctx->products;
+    *fast = ctx->fast_products;
 }

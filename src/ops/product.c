@@ -203,6 +203,11 @@ static struct mx8_gemm_job start_gemm(
     return j;
 }
 
+static enum mx8_status multiply(struct mx8_context *ctx, const struct mx8_gemm_job *j) {
+    ctx->products += j->a.dtype == MX8_F8_E4M3 || j->a.dtype == MX8_F8_E5M2;
+    return ctx->exec.k->gemm(&ctx->exec, j);
+}
+
 static struct mx8_matrix use_weight(const struct mx8_tensor *w, int over_n) {
     int32_t n = w->ndim - 2, k = w->ndim - 1;
     return over_n ? mx8i_use_tensor(w, k, n) : mx8i_use_tensor(w, n, k);
@@ -229,7 +234,7 @@ enum mx8_status mx8i_run_forward(
         j.bias = p->bias->data;
         j.bias_dtype = p->bias->dtype;
     }
-    return ctx->exec.k->gemm(&ctx->exec, &j);
+    return multiply(ctx, &j);
 }
 
 static enum mx8_status multiply_dx(struct mx8_context *ctx, const struct mx8_product *p,
@@ -246,7 +251,7 @@ static enum mx8_status multiply_dx(struct mx8_context *ctx, const struct mx8_pro
         j.a = mx8i_use_tensor(p->dy, 0, 1);
         j.b = use_weight(p->w, 1);
     }
-    return ctx->exec.k->gemm(&ctx->exec, &j);
+    return multiply(ctx, &j);
 }
 
 static enum mx8_status multiply_dw(struct mx8_context *ctx, const struct mx8_product *p,
@@ -269,7 +274,7 @@ static enum mx8_status multiply_dw(struct mx8_context *ctx, const struct mx8_pro
         j.a = mx8i_use_tensor(p->dy, 1, 0);
         j.b = mx8i_use_tensor(p->x, 1, 0);
     }
-    return ctx->exec.k->gemm(&ctx->exec, &j);
+    return multiply(ctx, &j);
 }
 
 /* The kernel adds up rows whose elements are adjacent. A gradient that is transposed or expanded goes column by column:

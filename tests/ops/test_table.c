@@ -457,6 +457,10 @@ static void test_contexts(void **state) {
     assert_string_equal(mx8_get_backend_name(ctx), "cpu-scalar");
     assert_true(strlen(mx8_get_backend_reason(ctx)) > 0);
     assert_int_equal(mx8_get_thread_count(ctx), 3);
+    int64_t all = -1, fast = -1;
+    mx8_count_products(ctx, &all, &fast);
+    assert_int_equal(all, 0);
+    assert_int_equal(fast, 0);
     assert_ok(mx8_set_stream(ctx, &o));
     assert_ptr_equal(ctx->exec.stream, &o);
     assert_ok(mx8_synchronize_context(ctx));

@@ -73,6 +73,19 @@ def step(x, w, ends):
     return y, *torch.autograd.grad(y.float().square().sum(), (x, w))
 
 
+def test_all_products_are_fast():
+    """Shapes as large models have them: the default recipe leaves none to the exact path on Hopper."""
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("tensor cores that multiply FP8 by this recipe are Hopper's")
+    before = mt.count_products()
+    x, w, dy = to_cuda(*make(1024, 512, 768, 4))
+    run_grouped(x, w, make_ends([256, 100, 412, 200]).cuda(), dy)
+    leaves = [t.detach().requires_grad_() for t in (x, w[0])]
+    torch.autograd.grad(mt.linear(*leaves), leaves, dy)
+    after = mt.count_products()
+    assert after["exact"] == before["exact"] and after["fast"] - before["fast"] == 6
+
+
 def test_nothing_waits_and_graphs_capture():
     x, w, _ = to_cuda(*make(1024, 256, 512, 4))
     ends = make_ends([256, 100, 412, 200]).cuda()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from ..lib import Error, InvalidArgument, OutOfMemory, Unsupported
 from . import _register, _sharding  # noqa: F401  (torch.ops.mx8 and its sharding rules)
+from ._run import count_products
 from .convert import SKIPPED, all_linear_except, convert
 from .functional import _to_mxfp8_then_scaled_grouped_mm, grouped_mm, linear
 from .modules import Linear
@@ -40,6 +41,7 @@ __all__ = [
     "all_linear_except",
     "block_scales",
     "convert",
+    "count_products",
     "dequantize",
     "group_pad",
     "group_unpad",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import warnings
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +30,7 @@ ROWS = {"group_pad": {"x"}, "group_unpad": {"padded"}}  # and those whose rows i
 _lock = threading.Lock()
 _warned: set[int] = set()
 _plans: dict[Any, Plan] = {}
+_contexts: weakref.WeakSet[lib.Context] = weakref.WeakSet()  # of all threads
 
 
 class _Local(threading.local):
@@ -71,7 +73,20 @@ def get_context(device: torch.device, stream: int = 0) -> lib.Context:
                 if index == device.index:
                     return other
         context = _local.contexts[key] = _open_context(device)
+        with _lock:
+            _contexts.add(context)
     return context
+
+
+def count_products() -> dict[str, int]:
+    """How many MXFP8 products this process asked for so far: on FP8 tensor cores ("fast") and on the exact path ("exact").
+
+    Of all threads that are alive, forward and backward; one replay of a CUDA graph counts nothing. On Hopper, where all are
+    fast with the default recipe, an exact one says that some shape, stride or option is none of the tensor cores'.
+    """
+    with _lock:
+        counts = [context.count_products() for context in _contexts]
+    return {"fast": sum(fast for fast, _ in counts), "exact": sum(exact for _, exact in counts)}
 
 
 class Plan:

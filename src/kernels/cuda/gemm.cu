@@ -36,7 +36,10 @@ enum mx8_status cuda_gemm(const struct mx8_exec *x, const struct mx8_gemm_job *j
     if (j->K == 0) s = empty_contraction(x, j);
     // Dense bf16 is cuBLASLt's; everything MXFP8 with coarse scales and grouped bf16 is ours on sm_90.
     if (s == MX8_UNSUPPORTED && j->mode == MX8_GEMM_DENSE) s = cuda_gemm_lt(x, j);
-    if (s == MX8_UNSUPPORTED) s = cuda_gemm_sm90(x, j);
+    if (s == MX8_UNSUPPORTED) {
+        s = cuda_gemm_sm90(x, j);
+        if (s == MX8_OK && j->a.dtype == MX8_F8_E4M3 && x->fast_products) ++*x->fast_products;
+    }
     if (s == MX8_UNSUPPORTED) s = cuda_gemm_mma(x, j);
     if (s == MX8_UNSUPPORTED) s = cuda_gemm_simt(x, j);
     if (s != MX8_OK || j->mode != MX8_GEMM_M_GROUPS || j->accumulate) return s;
