@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "base/error.h"
 
@@ -43,10 +44,25 @@ void *mx8i_reallocate(void *pointer, size_t size, const char *what) {
     return report(is_refused() ? NULL : realloc(pointer, size ? size : 1), size, what);
 }
 
+/* Large blocks ask the system for large pages: matrices are read along columns too, and a small page for every row or
+ * column is more than the processor keeps track of. Only whole large pages are asked for, so that no memory is held
+ * beyond the block. */
+static const size_t large_page = (size_t)2 << 20, least_large = (size_t)4 << 20;
+
+static void advise_large(void *pointer, size_t size) {
+#ifdef MADV_HUGEPAGE
+    if (pointer && size >= least_large) (void)madvise(pointer, size / large_page * large_page, MADV_HUGEPAGE);
+#else
+    (void)pointer, (void)size;
+#endif
+}
+
 void *mx8i_allocate_aligned(size_t size, size_t alignment, const char *what) {
     void *pointer = NULL;
+    if (size >= least_large && alignment < large_page) alignment = large_page;
     /* Asked for as much, AddressSanitizer's posix_memalign ends the program. */
     if (size > PTRDIFF_MAX || is_refused() || posix_memalign(&pointer, alignment, size ? size : 1) != 0) pointer = NULL;
+    advise_large(pointer, size);
     return report(pointer, size, what);
 }
 

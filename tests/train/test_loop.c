@@ -426,6 +426,7 @@ static void test_profile(void **state) {
     for (int i = 0; i < 5; i++) assert_true(o.step[i].loss == plain.step[i].loss);
     assert_non_null(strstr(o.log.text, "Profile of 4 steps"));
     assert_non_null(strstr(o.log.text, "backward of layer 1"));
+    assert_non_null(strstr(o.log.text, "Roofline: at the ceilings the kernels would take"));
     assert_non_null(strstr(o.log.text, "grouped_linear backward moe.experts.w2"));
     assert_null(strstr(plain.log.text, "Profile of"));
 

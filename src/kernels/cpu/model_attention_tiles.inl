@@ -203,7 +203,7 @@ MX8_INLINE void hide_scores(const struct mx8_attention_job *j, const struct atte
 /* e^x where 0 will do below the normal numbers: hidden scores are many, and subnormal arithmetic is slow. */
 MX8_INLINE vf exp_or_zero(vf x) {
     vf least = vf_set(-87.0f);
-    return vf_select(vf_lt(x, least), vf_set(0.0f), vf_exp(vf_max(least, x)));
+    return vf_select(vf_lt(x, least), vf_set(0.0f), vf_exp_normal(vf_max(least, x)));
 }
 
 /* First inner key that a query tile can see, in steps of INNER: chunks hide what lies before. */

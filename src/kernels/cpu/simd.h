@@ -113,12 +113,10 @@ MX8_INLINE void f32_store_as(void *p, int64_t i, int32_t dtype, float f) {
         ((float *)p)[i] = f;
 }
 
-/* e^x within 2 ulp, subnormal results included; -Inf gives 0, overflow Inf, NaN NaN. x = n ln2 + r with |r| <= ln2/2,
- * e^r by the polynomial of Cephes' expf, 2^n in two factors so that neither leaves the normal range. */
-MX8_INLINE vf vf_exp(vf x) {
-    x = vf_max(vf_set(-104.0f), vf_min(vf_set(89.0f), x));
-    vi n = vi_from_float(vf_mul(x, vf_set(1.44269504f)));
-    vf nf = vf_from_int(n);
+/* e^r for x = n ln2 + r with |r| <= ln2/2, and n: the polynomial of Cephes' expf. */
+MX8_INLINE vf vf_exp_parts(vf x, vi *n) {
+    *n = vi_from_float(vf_mul(x, vf_set(1.44269504f)));
+    vf nf = vf_from_int(*n);
     vf r = vf_fnma(nf, vf_set(0.693359375f), x);
     r = vf_fnma(nf, vf_set(-2.12194440e-4f), r);
     vf p = vf_fma(vf_set(1.9875691500e-4f), r, vf_set(1.3981999507e-3f));
@@ -126,10 +124,24 @@ MX8_INLINE vf vf_exp(vf x) {
     p = vf_fma(p, r, vf_set(4.1665795894e-2f));
     p = vf_fma(p, r, vf_set(1.6666665459e-1f));
     p = vf_fma(p, r, vf_set(5.0000001201e-1f));
-    p = vf_add(vf_fma(p, vf_mul(r, r), r), vf_set(1.0f));
-    vi half = vi_sar(n, 1), bias = vi_set(127);
+    return vf_add(vf_fma(p, vf_mul(r, r), r), vf_set(1.0f));
+}
+
+/* e^x within 2 ulp, subnormal results included; -Inf gives 0, overflow Inf, NaN NaN. 2^n in two factors, so that
+ * neither leaves the normal range. */
+MX8_INLINE vf vf_exp(vf x) {
+    vi n, bias = vi_set(127);
+    vf p = vf_exp_parts(vf_max(vf_set(-104.0f), vf_min(vf_set(89.0f), x)), &n);
+    vi half = vi_sar(n, 1);
     p = vf_mul(p, vf_from_bits(vi_shl(vi_add(half, bias), 23)));
     return vf_mul(p, vf_from_bits(vi_shl(vi_add(vi_sub(n, half), bias), 23)));
+}
+
+/* The same bits where results are normal: for x from -87, and 88 stands for what is above it. NaN stays. */
+MX8_INLINE vf vf_exp_normal(vf x) {
+    vi n;
+    vf p = vf_exp_parts(vf_min(vf_set(88.0f), x), &n);
+    return vf_from_bits(vi_add(vf_bits(p), vi_shl(n, 23)));
 }
 
 #endif
