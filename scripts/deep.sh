@@ -8,7 +8,7 @@ ctest --test-dir build -L full --output-on-failure --no-tests=ignore
 
 if command -v valgrind >/dev/null; then
     echo "valgrind, MX8_ISA=avx2"
-    for program in base_test_file base_test_safetensors base_test_toml kernels_test_quantize kernels_test_layout \
+    for program in base_test_file base_test_safetensors base_test_toml base_test_options kernels_test_quantize kernels_test_layout \
         kernels_test_model_permute kernels_test_model_router ops_test_linear ops_test_grouped_linear train_test_events; do
         MX8_ISA=avx2 OMP_NUM_THREADS=2 valgrind --quiet --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite \
             --suppressions=scripts/valgrind.supp "build/tests/$program" >build/valgrind.log 2>&1 ||
