@@ -47,8 +47,8 @@ struct head {
     struct mx8_tensor codes, scales, codes_t, scales_t; /* made in the workspace */
     int make_wq, make_wq_t;
     float *losses;
-    struct mx8_row_softmax *softmax;  /* of a chunk's rows, where the gradient may be quantized as it is made */
-    char *logits, *workspace; /* of one chunk, and of its products */
+    struct mx8_row_softmax *softmax; /* of a chunk's rows, where the gradient may be quantized as it is made */
+    char *logits, *workspace;        /* of one chunk, and of its products */
 };
 
 static int is_quantized(const struct mx8_op_call *call) {
@@ -148,6 +148,15 @@ static enum mx8_status check_operands(const struct mx8_op_call *call, int backwa
     return backward ? mx8i_check_blocks(d, 'V', "the logits and w along V in the input gradient") : MX8_OK;
 }
 
+/* Tensors without columns may have any number of rows, and the workspace has some bytes for each of them. */
+static enum mx8_status check_sizes(const struct head *s) {
+    const int64_t most = INT64_MAX / 64;
+    if (s->T <= most && s->V <= most && s->V <= most / (s->chunk > 0 ? s->chunk : 1)) return MX8_OK;
+    return MX8_FAIL(MX8_INVALID_ARGUMENT,
+        "%s: %lld rows and %lld logits, %lld rows at a time, are more than fit 64 bits", op_name, (long long)s->T,
+        (long long)s->V, (long long)s->chunk);
+}
+
 static enum mx8_status infer_pass(struct mx8_op_call *call, int backward) {
     const struct mx8_pass *pass = backward ? &backward_pass : &forward_pass;
     struct mx8_dims d;
@@ -155,6 +164,7 @@ static enum mx8_status infer_pass(struct mx8_op_call *call, int backward) {
     MX8_TRY(mx8i_bind_inputs(&d, op_name, call, pass, 0, pass->n_in));
     MX8_TRY(read_call(call, backward, &s));
     MX8_TRY(check_operands(call, backward, &d));
+    MX8_TRY(check_sizes(&s));
     mx8i_clear_outputs(call, pass, plan(&s, NULL));
     mx8i_put_output(call, pass, 0, &d, MX8_F64);
     if (!backward) return MX8_OK;

@@ -121,6 +121,21 @@ static void test_workspace_holds_one_chunk(void **state) {
     }
 }
 
+/* Found by fuzzing: tensors without columns have as many rows as they say, and a workspace that overflows. */
+static void test_more_rows_than_bytes(void **state) {
+    (void)state;
+    static const struct {
+        int64_t T, V;
+    } cases[] = {{64, INT64_MAX / 32}, {INT64_MAX / 8, 32}, {INT64_MAX / 32, INT64_MAX / 32}};
+    for (int i = 0; i < 6; i++) {
+        const int64_t T = cases[i / 2].T, V = cases[i / 2].V;
+        struct mx8_op_call c = {
+            .in = {mx8_make_tensor(NULL, MX8_BF16, SHAPE(T, 0)), mx8_make_tensor(NULL, MX8_BF16, SHAPE(V, 0)),
+                mx8_make_tensor(NULL, MX8_I32, SHAPE(T))}};
+        assert_status(mx8_infer_op(mx8_find_op("lm_head_loss"), i % 2, &c), MX8_INVALID_ARGUMENT);
+    }
+}
+
 static void test_accumulate(void **state) {
     (void)state;
     struct head s = make_head(MX8_F32, (struct mx8_op_options){.chunk_rows = 30});
@@ -185,6 +200,7 @@ int main(void) {
         cmocka_shelf_test(test_ignored_targets_have_no_gradient),
         cmocka_shelf_test(test_chunks_do_not_matter),
         cmocka_unit_test(test_workspace_holds_one_chunk),
+        cmocka_unit_test(test_more_rows_than_bytes),
         cmocka_shelf_test(test_accumulate),
         cmocka_shelf_test(test_mxfp8),
         cmocka_shelf_test(test_given_codes_give_the_same_bits),
