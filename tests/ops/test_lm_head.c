@@ -125,13 +125,13 @@ static void test_workspace_holds_one_chunk(void **state) {
 static void test_more_rows_than_bytes(void **state) {
     (void)state;
     static const struct {
-        int64_t T, V;
+        int64_t rows, logits;
     } cases[] = {{64, INT64_MAX / 32}, {INT64_MAX / 8, 32}, {INT64_MAX / 32, INT64_MAX / 32}};
     for (int i = 0; i < 6; i++) {
-        const int64_t T = cases[i / 2].T, V = cases[i / 2].V;
+        const int64_t rows = cases[i / 2].rows, logits = cases[i / 2].logits;
         struct mx8_op_call c = {
-            .in = {mx8_make_tensor(NULL, MX8_BF16, SHAPE(T, 0)), mx8_make_tensor(NULL, MX8_BF16, SHAPE(V, 0)),
-                mx8_make_tensor(NULL, MX8_I32, SHAPE(T))}};
+            .in = {mx8_make_tensor(NULL, MX8_BF16, SHAPE(rows, 0)), mx8_make_tensor(NULL, MX8_BF16, SHAPE(logits, 0)),
+                mx8_make_tensor(NULL, MX8_I32, SHAPE(rows))}};
         assert_status(mx8_infer_op(mx8_find_op("lm_head_loss"), i % 2, &c), MX8_INVALID_ARGUMENT);
     }
 }
