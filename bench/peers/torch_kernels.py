@@ -110,11 +110,11 @@ def mx8_grouped(M, N, K, G):
         xq, xs = mt.quantize_rows(x, **style)
         wq, ws = (t.view(G, N, -1) for t in mt.quantize_rows(w.view(G * N, K), **tile))
         out("mx8_grouped fwd, product alone", timed(lambda: op.grouped_linear(None, None, offs, None, xq, xs, wq, ws, **geometry)), fl, **k)
-        gq, gs, gqt, gst, ends = mt.quantize_both(g, offs, **style)
+        gq, gs, gqt, gst, ends = mt.quantize_both(g, offs, alignment=geometry["alignment"], **style)
         wqt, wst = mt.quantize_3d(w, **tile)
         given = dict(dyq=gq, dys=gs, dyq_t=gqt, dys_t=gst, ends=ends)
         out("mx8_grouped dgrad, product alone", timed(lambda: op.grouped_linear_backward(g, None, None, offs, **given, wq_t=wqt, ws_t=wst, **geometry)), fl, **k)
-        xqt, xst, _ = mt.quantize_cols(x, offs, **(style | dict(tile_rows=geometry["col_tile_rows"] or 1)))
+        xqt, xst, _ = mt.quantize_cols(x, offs, **(style | dict(tile_rows=geometry["col_tile_rows"] or 1, alignment=geometry["alignment"])))
         out("mx8_grouped wgrad, product alone", timed(lambda: op.grouped_linear_backward(g, None, None, offs, **given, xq_t=xqt, xs_t=xst, **geometry, **bf)), fl, **k)
     for f in (whole, products): attempt(f)
 

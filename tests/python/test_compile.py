@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from functorch.compile import make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 import mx8
 import mx8.torch as mt
@@ -60,6 +63,42 @@ def compare(backend):
 
 def test_one_graph_for_all_token_counts():
     compare("aot_eager")
+
+
+class SwiGLU(torch.nn.Module):
+    """Experts and a dense layer beside them, where two products read the same x."""
+
+    def __init__(self):
+        super().__init__()
+        self.w1, self.w2, self.w3 = (torch.nn.Parameter(torch.randn(3, 64, 64) * 0.1) for _ in range(3))
+        self.up, self.gate = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64, bias=False)
+
+    def forward(self, x, offs):
+        h = F.silu(mt.grouped_mm(x, self.w1.transpose(-2, -1), offs)) * mt.grouped_mm(
+            x, self.w3.transpose(-2, -1), offs
+        )
+        dense = F.silu(mt.linear(x, self.up.weight, self.up.bias)) * mt.linear(x, self.gate.weight)
+        return mt.grouped_mm(h, self.w2.transpose(-2, -1), offs) + dense
+
+
+def test_products_share_the_codes_of_what_they_read():
+    calls = []
+
+    def keep(graph, inputs):
+        calls.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
+        return make_boxed_func(graph.forward)
+
+    model, x, offs = SwiGLU(), torch.randn(70, 64), make_ends([10, 0, 57])
+    backend = aot_autograd(fw_compiler=keep, partition_fn=min_cut_rematerialization_partition)
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    for got, want in zip(run(compiled, model, x, offs), run(model, model, x, offs)):
+        assert torch.equal(got, want)
+    assert calls.count("mx8.quantize_both.default") == 2  # of x and of h, for forward and backward
+    assert calls.count("mx8.quantize_rows.default") == 1  # of x, for both dense layers
+    calls.clear()
+    with torch.no_grad():
+        assert torch.equal(compiled(x, offs), model(x, offs))
+    assert "mx8.quantize_both.default" not in calls  # no gradient, no columns
 
 
 def has_cxx() -> bool:

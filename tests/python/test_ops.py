@@ -34,6 +34,8 @@ def list_opchecks():
     yield "quantize_cols", (x, ends)
     yield "quantize_both", (x, ends)
     yield "quantize_both", (rand(33, 31, dtype=torch.float32, grad=True), None)
+    yield "quantize_cols", (x, ends, "rceil", 256, 1, "e4m3", 128)
+    yield "quantize_both", (x, ends, "rceil", 256, 1, "e4m3", 32, 128)
     yield "quantize_3d", (we,)
     yield "quantize_3d", (rand(2, 64, 32, grad=True).transpose(1, 2),)
     yield "dequantize", (codes.view(torch.uint8), scales)
@@ -117,6 +119,12 @@ def test_both_is_rows_and_columns():
     assert torch.equal(both[0][:used].view(torch.uint8), rows[0][:used].view(torch.uint8))
     assert both[0][used:].view(torch.uint8).count_nonzero() == 0
     for got, want in zip(both[2:], columns):
+        assert torch.equal(got.view(torch.uint8), want.view(torch.uint8))
+    tiled = mt.quantize_both(x, ends, scale_group=256, col_tile_rows=32, alignment=128)
+    columns = mt.quantize_cols(x, ends, scale_group=256, tile_rows=32, alignment=128)
+    assert tiled[2].shape == (96, 640) and tiled[4].tolist() == [128, 128, 256, 384]
+    assert torch.equal(tiled[1][:used], mt.quantize_rows(x, scale_group=256)[1][:used])
+    for got, want in zip(tiled[2:], columns):
         assert torch.equal(got.view(torch.uint8), want.view(torch.uint8))
 
 

@@ -2,7 +2,8 @@
 
 An operator that is called on plain tensors while nothing watches calls or rewrites them runs at once. Wherever anything
 does (torch.compile, a mode, a tensor subclass, a functorch transform, the profiler), and in a torch that cannot be asked,
-the call goes through torch.ops.mx8 as any other operator's does. Results are the same.
+the call goes through torch.ops.mx8 as any other operator's does; the compiler is shown quantizing as an operator of its
+own. Results are the same.
 """
 
 from __future__ import annotations
@@ -16,7 +17,17 @@ from torch.autograd import forward_ad
 from . import _run
 from ._table import RULES_OF
 
+try:
+    from torch.distributed.tensor import DTensor
+except ImportError:  # a torch without distributed, or older than 2.5
+
+    class DTensor:  # type: ignore[no-redef]
+        """No tensor is one."""
+
+
 PLAIN = (torch.Tensor, torch.nn.Parameter)
+ROWS = ("scale_rule", "scale_group", "tile_rows", "format")  # options of a product that its quantizers take
+BOTH = (*ROWS, "col_tile_rows", "alignment")
 
 
 def _find_watchers() -> tuple[Callable[[], Any], ...]:
@@ -62,7 +73,8 @@ def call(name: str, tensors: tuple[torch.Tensor | None, ...], options: tuple) ->
 
 
 class Product:
-    """linear or grouped_linear with its gradients. Saved are the operands as they came; nothing quantized is kept."""
+    """linear or grouped_linear with its gradients. Saved are the operands as they came; of the codes that the compiler
+    shares it decides by itself whether to keep them."""
 
     def __init__(self, name: str) -> None:
         self.name, self.grouped = name, name == "grouped_linear"
@@ -71,15 +83,36 @@ class Product:
         self.n_operands = 4 if self.grouped else 3  # tensors that are no codes
         self.bias = self.n_operands - 1
         self.no_codes = (None,) * (self.n_tensors - self.n_operands)
+        self.option_at = {option.name: index for index, option in enumerate(self.rule.options)}
         self.no_backward_codes = (None,) * (len(self.backward_rule.names) - self.n_operands)
 
     def __call__(self, tensors: tuple[torch.Tensor | None, ...], options: tuple) -> torch.Tensor:
         """x, w, offsets where there are groups, and bias, with a value for each option of the rule."""
         if not is_direct(tensors):
-            return getattr(torch.ops.mx8, self.name)(*tensors, *self.no_codes, *options)
+            codes = self.quantize(tensors, options) if torch.compiler.is_compiling() else self.no_codes
+            return getattr(torch.ops.mx8, self.name)(*tensors, *codes, *options)
         if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
             return _Direct.apply(*tensors, self, options)  # type: ignore[no-any-return]
         return _run.run(self.rule, tensors, (), options)[0]
+
+    def quantize(self, tensors: tuple, options: tuple) -> tuple:
+        """Codes of x as an operator of its own, so that the compiler makes them once for all products that read x (w1
+        and w3 of an expert): to it two equal calls are one. With groups, the columns that the weight gradient wants come
+        from the same read; multiply() asks for them by the same call, and saved is what is smaller than x."""
+        x, w = tensors[:2]
+        if isinstance(x, DTensor) or isinstance(w, DTensor):
+            return self.no_codes  # given codes have no sharding rules
+        if self.grouped and self.wants_columns(options) and torch.is_grad_enabled() and w.requires_grad:
+            codes, scales, *_ = torch.ops.mx8.quantize_both(x, tensors[2], *self.pick(options, BOTH))
+        else:
+            codes, scales = torch.ops.mx8.quantize_rows(x, *self.pick(options, ROWS))
+        return (codes, scales, *self.no_codes[2:])
+
+    def wants_columns(self, options: tuple) -> bool:
+        return not options[self.option_at["wgrad_hp"]]
+
+    def pick(self, options: tuple, names: tuple[str, ...]) -> tuple:
+        return tuple([options[self.option_at[name]] for name in names])
 
     def save(self, ctx: Any, tensors: tuple, options: tuple) -> None:
         x, w, bias = tensors[0], tensors[1], tensors[self.bias]
@@ -90,6 +123,7 @@ class Product:
         )
         ctx.save_for_backward(*saved, *((tensors[2],) if self.grouped else ()))
         ctx.product = self
+        ctx.shares_codes = False
         ctx.options = options
         ctx.dtypes = tuple(None if t is None else t.dtype for t in (x, w, bias))
 
@@ -109,10 +143,15 @@ class Product:
             dx, dw, dbias = _run.run(self.backward_rule, tensors, (), options)
         else:
             op = getattr(torch.ops.mx8, f"{self.name}_backward")
-            dx, dw, dbias = op(*tensors, *self.no_backward_codes, *options)
+            codes = self.no_backward_codes
+            if ctx.shares_codes and x is not None:
+                _, _, x_codes, x_scales, _ = torch.ops.mx8.quantize_both(x, *offsets, *self.pick(ctx.options, BOTH))
+                tensors = (dy, None, w, *offsets)
+                codes = (*codes[:5], x_codes, x_scales, *codes[7:])
+            dx, dw, dbias = op(*tensors, *codes, *options)
         return (
-            dx if w is not None else None,
-            dw if x is not None else None,
+            dx if wants_dx else None,
+            dw if wants_dw else None,
             dbias.to(bias_dtype) if wants_dbias else None,
         )
 
@@ -124,6 +163,7 @@ class Product:
     def setup(self, ctx: Any, inputs: tuple, output: torch.Tensor) -> None:
         """As torch.library.register_autograd wants it."""
         self.save(ctx, inputs[: self.n_operands], tuple(inputs[self.n_tensors :]))
+        ctx.shares_codes = self.grouped and inputs[self.n_operands] is not None and self.wants_columns(ctx.options)
 
     def backward(self, ctx: Any, dy: torch.Tensor) -> tuple:
         return self.place(self.multiply(ctx, dy), len(self.no_codes) + self.n_options)

@@ -32,6 +32,10 @@ def _group(options: dict[str, Any]) -> int:
     return options["scale_group"]
 
 
+def _either(options: dict[str, Any]) -> int:
+    return max(options["scale_group"], options["tile_rows"], options["col_tile_rows"])
+
+
 def _tile(options: dict[str, Any]) -> int:
     return options["tile_rows"]
 
@@ -46,7 +50,7 @@ PRODUCT: Units = {"N": _product, "K": _product}
 RULES: dict[str, tuple[tuple[str, ...], Units]] = {
     "quantize_rows": (("MK", "MK"), {"M": _tile, "K": _group}),
     "quantize_cols": (("KM", "KM", ""), {"M": _group, "K": _tile}),
-    "quantize_both": (("MK", "MK", "KM", "KM", ""), {"M": _group, "K": _group}),
+    "quantize_both": (("MK", "MK", "KM", "KM", ""), {"M": _either, "K": _either}),
     "quantize_3d": (("ENK", "ENK"), {"E": _one, "N": _group, "K": _tile}),
     "group_pad": (("PK", "", ""), {"K": _one}),
     "linear": (("MN",), PRODUCT | {"M": _one}),

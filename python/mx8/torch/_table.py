@@ -66,10 +66,11 @@ OUT_DTYPE = Option("out_dtype", "ScalarType?", None)
 STYLE = (RULE, Option("scale_group", "int", 32), Option("tile_rows", "int", 1), FORMAT)
 LAYOUT = Option("layout", "str", "plain", {"plain": 0, "m_groups": 1, "k_groups": 2, "per_expert": 3})
 ALIGNMENT = Option("alignment", "int", 32)
+COL_TILE = Option("col_tile_rows", "int", 0)
 PRODUCT = (
     Option("precision", "str", "mxfp8", {"high": 0, "mxfp8": 1}),
     *STYLE,
-    Option("col_tile_rows", "int", 0),
+    COL_TILE,
     ALIGNMENT,
     Option("weight_scale_group", "int", 32),
     Option("weight_tile_rows", "int", 1),
@@ -171,8 +172,8 @@ class Call:
 
 
 def _padded(call: Call) -> Sizes:
-    rows = call.sizes["M"]
-    return {"P": round_up(rows + lib.BLOCK * call.sizes["G"], lib.BLOCK) if "G" in call.sizes else rows}
+    rows, align = call.sizes["M"], call["alignment"] or lib.BLOCK
+    return {"P": round_up(rows + align * call.sizes["G"], align) if "G" in call.sizes else rows}
 
 
 def _columns(call: Call) -> list:
@@ -227,8 +228,10 @@ def _aligned(call: Call) -> Sizes:
 
 RULES_OF = {
     "quantize_rows": Rule("quantize_rows", False, ("MK",), _rows, STYLE),
-    "quantize_cols": Rule("quantize_cols", False, ("MK", "G"), _columns, STYLE, _padded),
-    "quantize_both": Rule("quantize_both", False, ("MK", "G"), lambda c: _rows(c) + _columns(c), STYLE, _padded),
+    "quantize_cols": Rule("quantize_cols", False, ("MK", "G"), _columns, (*STYLE, ALIGNMENT), _padded),
+    "quantize_both": Rule(
+        "quantize_both", False, ("MK", "G"), lambda c: _rows(c) + _columns(c), (*STYLE, COL_TILE, ALIGNMENT), _padded
+    ),
     "quantize_3d": Rule(
         "quantize_3d",
         False,

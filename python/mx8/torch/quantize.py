@@ -34,13 +34,14 @@ def quantize_cols(
     scale_group: int = 32,
     tile_rows: int = 1,
     format: str = "e4m3",
+    alignment: int = 32,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Blocks of 32x1 along M, stored transposed: x (M, K) to codes (K, M), scales (K, ceil(M/32)) and ends (0).
 
     With offsets (G) int32, the cumulative ends of row groups, blocks start anew in every group: codes (K, P), scales
-    (K, P/32) and the padded cumulative ends (G) int32, where P = roundup(M + 32 G, 32).
+    (K, P/32) and the padded cumulative ends (G) int32, where P = roundup(M + A G, A) with A = alignment.
     """
-    return call("quantize_cols", (x, offsets), (scale_rule, scale_group, tile_rows, format))
+    return call("quantize_cols", (x, offsets), (scale_rule, scale_group, tile_rows, format, alignment))
 
 
 def quantize_both(
@@ -51,9 +52,15 @@ def quantize_both(
     scale_group: int = 32,
     tile_rows: int = 1,
     format: str = "e4m3",
+    col_tile_rows: int = 0,
+    alignment: int = 32,
 ) -> tuple[torch.Tensor, ...]:
-    """quantize_rows and quantize_cols from one read: row codes, row scales, column codes, column scales, ends."""
-    return call("quantize_both", (x, offsets), (scale_rule, scale_group, tile_rows, format))
+    """quantize_rows and quantize_cols from one read: row codes, row scales, column codes, column scales, ends.
+
+    col_tile_rows: tile_rows of the columns alone; 0 for the same.
+    """
+    options = (scale_rule, scale_group, tile_rows, format, col_tile_rows, alignment)
+    return call("quantize_both", (x, offsets), options)
 
 
 def quantize_3d(
