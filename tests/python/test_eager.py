@@ -1,4 +1,4 @@
-"""The way around the dispatcher: the same bits as through it, taken only while nothing watches; counting of products."""
+"""The way around the dispatcher: the same bits as through it, and only while nothing watches; counting of products."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The way around PyTorch's dispatcher, which takes as long as the rest of a call.
 
-An operator that is called on plain tensors while nothing watches calls or rewrites them runs at once. Wherever anything
-does (torch.compile, a mode, a tensor subclass, a functorch transform, the profiler), and in a torch that cannot be asked,
-the call goes through torch.ops.mx8 as any other operator's does; the compiler is shown quantizing as an operator of its
-own. Results are the same.
+An operator that is called on plain tensors while nothing watches calls or rewrites them runs at once. Wherever
+anything does (torch.compile, a mode, a tensor subclass, a functorch transform, the profiler), and in a torch that
+cannot be asked, the call goes through torch.ops.mx8 as any other operator's does; the compiler is shown quantizing as
+an operator of its own. Results are the same.
 """
 
 from __future__ import annotations
@@ -91,14 +91,16 @@ class Product:
         if not is_direct(tensors):
             codes = self.quantize(tensors, options) if torch.compiler.is_compiling() else self.no_codes
             return getattr(torch.ops.mx8, self.name)(*tensors, *codes, *options)
-        if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
-            return _Direct.apply(*tensors, self, options)  # type: ignore[no-any-return]
+        if torch.is_grad_enabled():
+            for tensor in tensors:
+                if tensor is not None and tensor.requires_grad:
+                    return _Direct.apply(*tensors, self, options)  # type: ignore[no-any-return]
         return _run.run(self.rule, tensors, (), options)[0]
 
     def quantize(self, tensors: tuple, options: tuple) -> tuple:
-        """Codes of x as an operator of its own, so that the compiler makes them once for all products that read x (w1
-        and w3 of an expert): to it two equal calls are one. With groups, the columns that the weight gradient wants come
-        from the same read; multiply() asks for them by the same call, and saved is what is smaller than x."""
+        """Codes of x by an operator of their own, so that the compiler makes them once for all products that read x
+        (w1 and w3 of an expert): to it two equal calls are one. With groups, the columns that the weight gradient wants
+        come from the same read; multiply() asks for them by the same call, and what is saved is smaller than x."""
         x, w = tensors[:2]
         if isinstance(x, DTensor) or isinstance(w, DTensor):
             return self.no_codes  # given codes have no sharding rules

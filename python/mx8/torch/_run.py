@@ -79,10 +79,10 @@ def get_context(device: torch.device, stream: int = 0) -> lib.Context:
 
 
 def count_products() -> dict[str, int]:
-    """How many MXFP8 products this process asked for so far: on FP8 tensor cores ("fast") and on the exact path ("exact").
+    """How many MXFP8 products this process asked for: on FP8 tensor cores ("fast") and on the exact path ("exact").
 
-    Of all threads that are alive, forward and backward; one replay of a CUDA graph counts nothing. On Hopper, where all are
-    fast with the default recipe, an exact one says that some shape, stride or option is none of the tensor cores'.
+    Of all threads that are alive, forward and backward; the replay of a CUDA graph counts nothing. On Hopper, where all
+    are fast with the default recipe, an exact one says that a shape, stride or option is none of the tensor cores'.
     """
     with _lock:
         counts = [context.count_products() for context in _contexts]
@@ -92,12 +92,13 @@ def count_products() -> dict[str, int]:
 class Plan:
     """One call's layout: `template` is the struct without pointers, `outputs` what to allocate, in order."""
 
-    __slots__ = ("template", "outputs", "inputs", "copied", "device", "workspace", "address", "backward")
+    __slots__ = ("template", "outputs", "inputs", "copied", "device", "gpu", "workspace", "address", "backward")
 
     def __init__(
         self, rule: Rule, tensors: Sequence[torch.Tensor | None], shape: Sequence[int], options: Sequence[Any]
     ):
         self.device = _check_devices(rule, tensors)
+        self.gpu = self.device.index if self.device.type == "cuda" else None
         self.copied = find_copied(rule, tensors)
         tensors = copy_packed(tensors, self.copied)
         op = ops.get_ops()[rule.op]
@@ -217,9 +218,8 @@ def _check_devices(rule: Rule, tensors: Sequence[torch.Tensor | None]) -> torch.
 def run(rule: Rule, tensors: Sequence[torch.Tensor | None], shape: Sequence[int], options: tuple) -> list[torch.Tensor]:
     """Runs a pass; an output that is not computed is empty, of shape (0,)."""
     plan = _find_plan(rule, tensors, shape, options)
-    device = plan.device
-    if device.type == "cuda" and device.index != torch._C._cuda_getDevice():
-        with torch.cuda.device(device):
+    if plan.gpu is not None and plan.gpu != torch._C._cuda_getDevice():
+        with torch.cuda.device(plan.device):
             return _run_plan(plan, tensors)
     return _run_plan(plan, tensors)
 
@@ -227,8 +227,8 @@ def run(rule: Rule, tensors: Sequence[torch.Tensor | None], shape: Sequence[int]
 def _run_plan(plan: Plan, tensors: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
     device = plan.device
     library = lib.get_library()
-    if device.type == "cuda":
-        stream = torch._C._cuda_getCurrentRawStream(device.index)
+    if plan.gpu is not None:
+        stream = torch._C._cuda_getCurrentRawStream(plan.gpu)
         context = get_context(device, stream)
         if context.stream != stream:
             context.set_stream(stream)
