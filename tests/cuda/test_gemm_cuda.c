@@ -275,7 +275,8 @@ static void bias_is_emulated(void **state) {
     }
 }
 
-/* The same bits every time, whatever order the blocks happen to run in. MX8_TEST_REPEATS: how often (50). */
+/* The same bits every time, whatever order the blocks happen to run in. MX8_TEST_REPEATS: how often (50). MX8_TEST_ONLY=repeats*: nothing
+ * else of this program. */
 static void repeats_are_identical(void **state) {
     (void)state;
     NEEDS_CUDA();
@@ -325,5 +326,6 @@ int main(void) {
         cuda_unit_test(bias_is_emulated),
         cuda_unit_test(repeats_are_identical),
     };
+    cmocka_set_test_filter(getenv("MX8_TEST_ONLY")); /* NULL: all */
     return cmocka_run_group_tests_name("cuda.gemm", tests, open_cuda, close_cuda);
 }
