@@ -28,7 +28,7 @@ MX8_INLINE vh read_run(const struct cell *c, int32_t dtype, int64_t blocks, uint
 #pragma GCC unroll 2
         for (int v = 0; v < VB_HALVES; v++) {
             int64_t lane = r->col + i * MX8_BLOCK + v * 2 * MX8_VF;
-            uint16_t *to = col_amax ? halves_at(c, r->row, lane) : r->halves + lane - r->col;
+            uint16_t *to = col_amax ? halves_at(c, r->row, lane) : r->halves + (lane - r->col);
             vh magnitude = vh_and(value[v], vh_set(0x7FFF));
             if (dtype != MX8_BF16 || col_amax) vh_store(to, value[v]);
             if (col_amax) vh_store(col_amax + lane, vh_max(magnitude, vh_load(col_amax + lane)));
