@@ -6,7 +6,8 @@ cd "$(dirname "$0")/.."
 . scripts/setup.sh
 build build -DMX8_TESTS=ON
 status=0
-files=${*-$(find src tests/fuzz examples -name '*.c' | sort)}
+files=$* # ${*-...} would stay empty in dash
+[ $# -gt 0 ] || files=$(find src tests/fuzz examples -name '*.c' | sort)
 
 if command -v clang-tidy >/dev/null; then
     # shellcheck disable=SC2086 # a list of files

@@ -13,22 +13,25 @@ static size_t align(size_t n, size_t to) {
 }
 
 /* Tensors that follow each other here, and among the copies, as they do among all tensors are one stretch. */
-static void find_stretches(struct mx8_model *m) {
+static void find_stretches(struct mx8_model *m, struct mx8_stretch *next) {
+    const struct mx8_stretch *first = next;
+    struct mx8_stretch *last = NULL;
     for (int64_t i = 0; i < m->params.count; i++) {
         const struct mx8_param *p = &m->params.param[i];
         const struct mx8_part_of part = m->shard[i].part;
         const uint64_t place = m->shard[i].place + (uint64_t)part.first;
         const size_t at = p->at;
         const int32_t has_copy = mx8i_keeps_copies(m) && !mx8i_is_codes_only(m, p);
-        struct mx8_stretch *last = m->stretches ? &m->stretch[m->stretches - 1] : NULL;
         if (!part.count) continue;
         const size_t gap = last ? at - last->at - (size_t)last->n : 0; /* behind it: wraps to more than any gap */
-        if (last && gap < ALIGNMENT && place - last->place == at - last->at && has_copy == last->has_copy)
+        if (last && gap < ALIGNMENT && place - last->place == at - last->at && has_copy == last->has_copy) {
             last->n += (int64_t)gap + part.count;
-        else
-            m->stretch[m->stretches++] =
-                (struct mx8_stretch){at, part.count, place, has_copy ? m->shard[i].values_at : 0, has_copy};
+        } else {
+            last = next++;
+            *last = (struct mx8_stretch){at, part.count, place, has_copy ? m->shard[i].values_at : 0, has_copy};
+        }
     }
+    m->stretches = next - first;
 }
 
 /* One process: one unit that holds everything where it lies anyway. Its values are the masters, or copies of those that
@@ -228,13 +231,14 @@ enum mx8_status mx8i_plan_shards(struct mx8_model *m) {
     m->unit = mx8i_allocate((size_t)m->units * sizeof *m->unit, "shards");
     m->slot = mx8i_allocate((size_t)m->slots * sizeof *m->slot, "shards");
     m->cuts = mx8i_allocate(cuts * sizeof *m->cuts, "shards");
-    m->stretch = mx8i_allocate((size_t)m->params.count * sizeof *m->stretch, "shards");
-    if (!m->shard || !m->unit || !m->slot || !m->cuts || !m->stretch) return MX8_OUT_OF_MEMORY;
+    struct mx8_stretch *stretch = mx8i_allocate((size_t)m->params.count * sizeof *stretch, "shards");
+    m->stretch = stretch;
+    if (!m->shard || !m->unit || !m->slot || !m->cuts || !stretch) return MX8_OUT_OF_MEMORY;
     if (m->parallel)
         MX8_TRY(plan_processes(m));
     else
         plan_one_process(m);
-    find_stretches(m);
+    find_stretches(m, stretch);
     return MX8_OK;
 }
 

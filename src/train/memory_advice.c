@@ -47,10 +47,11 @@ static int64_t plan_job(const struct mx8_job *job, struct mx8_context *ctx) {
 
 static void name_changes(char *text, size_t size, const struct mx8_job *job, int32_t changes) {
     char batch[120] = "";
+    const int64_t ranks = job->model.dist ? job->grid.world : 1,
+                  global = job->local_batch_size * job->accumulation * ranks;
     if (changes & (HALVE | ONE))
         snprintf(batch, sizeof batch, "training.local_batch_size=%lld with training.global_batch_size=%lld",
-            (long long)job->local_batch_size,
-            (long long)(job->local_batch_size * job->accumulation * (job->model.dist ? job->grid.world : 1)));
+            (long long)job->local_batch_size, (long long)global);
     const char *parts[] = {changes & OPS ? "activation_checkpoint.selective_ac_option=op" : "",
         changes & FULL ? "activation_checkpoint.mode=full" : "",
         changes & MOMENTS ? "optimizer.state_dtype=bfloat16" : "", batch};

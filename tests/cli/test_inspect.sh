@@ -29,7 +29,7 @@ has out '^    f32 +\([0-9]+, [0-9]+\) +tok_embeddings\.weight$'
 has out '^    f32 +\([0-9]+, [0-9]+\) +optimizer\.exp_avg_sq\.tok_embeddings\.weight$'
 
 # One byte changed: seen when all is read, not when sizes alone are compared.
-printf '\377' | dd of=run/checkpoint/step-2/model.safetensors bs=1 seek=5000 conv=notrunc 2>dd
+printf '\377' | dd of=run/checkpoint/step-2/model.safetensors bs=1 seek=5000 conv=notrunc 2>/dev/null
 expect 1 inspect run/checkpoint/step-2
 has out '^  holds +the full state after step 2$'
 has err 'mx8 inspect: .*step-2/model\.safetensors: was changed since it was saved'
