@@ -229,7 +229,7 @@ static enum mx8_status run_chunk(struct mx8_context *ctx, const struct head *s, 
     struct mx8_tensor dh = cut_rows(s->dh, start, rows);
     p.options = &accumulating;
     p.dy = &logits;
-    if (s->softmax && ctx->exec.k->quantize_from) { /* the gradient exists as codes only */
+    if (s->softmax && ctx->exec.k->quantize_from && !mx8i_counts_gaps(ctx)) { /* the gradient exists as codes only */
         const struct mx8_quant_source source = {
             .kind = MX8_FROM_SOFTMAX, .a = s->logits, .a_ls = s->V, .rows = s->softmax};
         loss.grad = 0;

@@ -174,6 +174,10 @@ void mx8i_set_groups(struct mx8_quant_job *j, const struct mx8_tensor *offsets, 
     j->padded_ends = padded_ends;
 }
 
+int mx8i_counts_gaps(const struct mx8_context *ctx) {
+    return ctx->saturated && ctx->counts_gaps;
+}
+
 enum mx8_status mx8i_run_quant(struct mx8_context *ctx, const struct mx8_quant_job *j) {
     MX8_TRY(ctx->exec.k->quantize(&ctx->exec, j));
     if (!j->saturated || !ctx->counts_gaps) return MX8_OK;

@@ -63,6 +63,8 @@ void mx8i_set_groups(struct mx8_quant_job *j, const struct mx8_tensor *offsets, 
 
 /* The kernel, and what else the context counts. */
 enum mx8_status mx8i_run_quant(struct mx8_context *ctx, const struct mx8_quant_job *j);
+/* Whether blocks far below their scale are counted, which reads the values once more: they must be stored. */
+int mx8i_counts_gaps(const struct mx8_context *ctx);
 
 /* Operands of the product kernel. Two axes of `t` are lines and contraction; a third in front is the group. */
 struct mx8_matrix mx8i_use_tensor(const struct mx8_tensor *t, int32_t line_axis, int32_t depth_axis);

@@ -189,7 +189,7 @@ static enum mx8_status run_experts(struct mx8_context *ctx, const struct mx8_op_
     struct mx8_plane rows = mx8i_view_plane(&along_k, 0, style), cols = mx8i_view_plane(&along_n, 1, style);
     mx8i_emit_rows(&j, &rows);
     mx8i_emit_cols(&j, &cols);
-    return ctx->exec.k->quantize(&ctx->exec, &j);
+    return mx8i_run_quant(ctx, &j);
 }
 
 /* The last two dimensions as one matrix. */

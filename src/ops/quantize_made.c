@@ -139,7 +139,8 @@ static enum mx8_status start_job(struct mx8_context *ctx, const char *op, const 
 
 static enum mx8_status make_codes(
     struct mx8_context *ctx, const struct mx8_quant_source *source, const struct mx8_quant_job *job) {
-    return ctx->exec.k->quantize_from ? ctx->exec.k->quantize_from(&ctx->exec, source, job) : MX8_UNSUPPORTED;
+    if (!ctx->exec.k->quantize_from || mx8i_counts_gaps(ctx)) return MX8_UNSUPPORTED; /* who counts wants the values */
+    return ctx->exec.k->quantize_from(&ctx->exec, source, job);
 }
 
 static enum mx8_status run_swiglu(struct mx8_context *ctx, const struct mx8_op_call *call) {
@@ -161,7 +162,7 @@ static enum mx8_status run_swiglu(struct mx8_context *ctx, const struct mx8_op_c
         .up_ls = up->stride[0],
         .h_ls = values.stride[0]};
     MX8_TRY(ctx->exec.k->swiglu(&ctx->exec, &store));
-    return ctx->exec.k->quantize(&ctx->exec, &job);
+    return mx8i_run_quant(ctx, &job);
 }
 
 static enum mx8_status run_permute(struct mx8_context *ctx, const struct mx8_op_call *call) {
@@ -189,7 +190,7 @@ static enum mx8_status run_permute(struct mx8_context *ctx, const struct mx8_op_
         .weights = in[3].data,
         .rows = values.data};
     if (shape[1] > 0) MX8_TRY(ctx->exec.k->permute(&ctx->exec, &store)); /* rows without columns have no place */
-    return ctx->exec.k->quantize(&ctx->exec, &job);
+    return mx8i_run_quant(ctx, &job);
 }
 
 static enum mx8_status run_norm(struct mx8_context *ctx, const struct mx8_op_call *call) {
@@ -210,12 +211,12 @@ static enum mx8_status run_norm(struct mx8_context *ctx, const struct mx8_op_cal
         .y = out[0].data,
         .rstd = out[1].data,
         .sum = out[2].data};
-    if (ctx->exec.k->rmsnorm_quantize) {
+    if (ctx->exec.k->rmsnorm_quantize && !mx8i_counts_gaps(ctx)) {
         const enum mx8_status status = ctx->exec.k->rmsnorm_quantize(&ctx->exec, &norm, &codes);
         if (status != MX8_UNSUPPORTED) return status;
     }
     MX8_TRY(ctx->exec.k->rmsnorm(&ctx->exec, &norm));
-    return ctx->exec.k->quantize(&ctx->exec, &codes);
+    return mx8i_run_quant(ctx, &codes);
 }
 
 /* ---- rows ---- */
