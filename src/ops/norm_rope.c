@@ -1,5 +1,6 @@
-/* rmsnorm, with the residual addition before it, and rope. */
+/* rmsnorm, with the residual addition before it and a quantizer behind it, and rope. */
 #include "ops/op_rows.h"
+#include "ops/planes.h"
 
 #include "base/error.h"
 
@@ -14,7 +15,13 @@ static const struct mx8_port norm_out[] = {
     {"y", "TD", MX8I_HP | MX8I_PACKED},
     {"rstd", "T", MX8I_F32 | MX8I_PACKED},
     {"sum", "TD", MX8I_HP | MX8I_PACKED | MX8I_OPTIONAL},
+    {"codes", "TD", MX8I_CODES}, /* from here on rmsnorm_quantize's alone */
+    {"scales", "Td", MX8I_SCALES},
 };
+#define NORM_PASS                                                                                                      \
+    { norm_in, norm_out, 3, 3 }
+#define QUANTIZE_PASS                                                                                                  \
+    { norm_in, norm_out, 3, 5 }
 static const struct mx8_port norm_backward_in[] = {
     {"dy", "TD", MX8I_HP | MX8I_PACKED},
     {"x", "TD", MX8I_HP | MX8I_SAME | MX8I_PACKED},
@@ -26,19 +33,34 @@ static const struct mx8_port norm_backward_out[] = {
     {"dx", "TD", MX8I_HP | MX8I_PACKED},
     {"dw", "D", MX8I_F32 | MX8I_PACKED | MX8I_OPTIONAL},
 };
-static const struct mx8_pass norm_pass = MX8I_PASS(norm_in, norm_out);
+static const struct mx8_pass norm_pass = NORM_PASS, quantize_pass = QUANTIZE_PASS;
 static const struct mx8_pass norm_backward_pass = MX8I_PASS(norm_backward_in, norm_backward_out);
+
+/* y, rstd and sum. */
+static enum mx8_status put_norm(
+    struct mx8_op_call *call, const char *op, const struct mx8_pass *pass, struct mx8_dims *d) {
+    MX8_TRY(mx8i_bind_inputs(d, op, call, pass, 0, pass->n_in));
+    if (call->options.eps < 0)
+        return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: eps is %g, expected 0 or more", op, (double)call->options.eps);
+    int32_t dtype = call->in[0].dtype;
+    mx8i_clear_outputs(call, pass, 0);
+    mx8i_put_output(call, pass, 0, d, dtype);
+    mx8i_put_output(call, pass, 1, d, MX8_F32);
+    if (mx8i_is_present(&call->in[2])) mx8i_put_output(call, pass, 2, d, dtype);
+    return MX8_OK;
+}
 
 static enum mx8_status infer_norm(struct mx8_op_call *call) {
     struct mx8_dims d;
-    MX8_TRY(mx8i_bind_inputs(&d, "rmsnorm", call, &norm_pass, 0, norm_pass.n_in));
-    if (call->options.eps < 0)
-        return MX8_FAIL(MX8_INVALID_ARGUMENT, "rmsnorm: eps is %g, expected 0 or more", (double)call->options.eps);
-    int32_t dtype = call->in[0].dtype;
-    mx8i_clear_outputs(call, &norm_pass, 0);
-    mx8i_put_output(call, &norm_pass, 0, &d, dtype);
-    mx8i_put_output(call, &norm_pass, 1, &d, MX8_F32);
-    if (mx8i_is_present(&call->in[2])) mx8i_put_output(call, &norm_pass, 2, &d, dtype);
+    return put_norm(call, "rmsnorm", &norm_pass, &d);
+}
+
+static enum mx8_status infer_quantize(struct mx8_op_call *call) {
+    struct mx8_dims d;
+    MX8_TRY(put_norm(call, "rmsnorm_quantize", &quantize_pass, &d));
+    MX8_TRY(mx8i_check_styles("rmsnorm_quantize", &call->options));
+    mx8i_put_output(call, &quantize_pass, 3, &d, mx8i_get_style(&call->options, 0).format);
+    mx8i_put_output(call, &quantize_pass, 4, &d, MX8_F8_E8M0);
     return MX8_OK;
 }
 
@@ -51,9 +73,9 @@ static enum mx8_status infer_norm_backward(struct mx8_op_call *call) {
     return MX8_OK;
 }
 
-static enum mx8_status run_norm(struct mx8_context *ctx, const struct mx8_op_call *call) {
+static struct mx8_rmsnorm_job start_norm(const struct mx8_op_call *call) {
     const struct mx8_tensor *in = call->in, *out = call->out;
-    struct mx8_rmsnorm_job j = {
+    return (struct mx8_rmsnorm_job){
         .T = in[0].shape[0],
         .D = in[0].shape[1],
         .dtype = in[0].dtype,
@@ -66,7 +88,26 @@ static enum mx8_status run_norm(struct mx8_context *ctx, const struct mx8_op_cal
         .rstd = out[1].data,
         .sum = out[2].data,
     };
+}
+
+static enum mx8_status run_norm(struct mx8_context *ctx, const struct mx8_op_call *call) {
+    const struct mx8_rmsnorm_job j = start_norm(call);
     return ctx->exec.k->rmsnorm(&ctx->exec, &j);
+}
+
+static enum mx8_status run_quantize(struct mx8_context *ctx, const struct mx8_op_call *call) {
+    const struct mx8_style style = mx8i_get_style(&call->options, 0);
+    const struct mx8_code_pair pair = {&call->out[3], &call->out[4]};
+    const struct mx8_plane rows = mx8i_view_plane(&pair, 0, style);
+    struct mx8_quant_job codes = mx8i_start_quant(ctx, &call->out[0], style);
+    mx8i_emit_rows(&codes, &rows);
+    if (ctx->exec.k->rmsnorm_quantize && !mx8i_counts_gaps(ctx)) {
+        const struct mx8_rmsnorm_job norm = start_norm(call);
+        const enum mx8_status status = ctx->exec.k->rmsnorm_quantize(&ctx->exec, &norm, &codes);
+        if (status != MX8_UNSUPPORTED) return status;
+    }
+    MX8_TRY(run_norm(ctx, call));
+    return mx8i_run_quant(ctx, &codes);
 }
 
 static enum mx8_status run_norm_backward(struct mx8_context *ctx, const struct mx8_op_call *call) {
@@ -107,8 +148,22 @@ const struct mx8_op_row mx8i_rmsnorm_row = {
             .forward = run_norm,
             .backward = run_norm_backward,
         },
-    .forward = MX8I_PASS(norm_in, norm_out),
+    .forward = NORM_PASS,
     .backward = MX8I_PASS(norm_backward_in, norm_backward_out),
+};
+
+const struct mx8_op_row mx8i_rmsnorm_quantize_row = {
+    .op =
+        {
+            .name = "rmsnorm_quantize",
+            .schema = "rmsnorm_quantize(Tensor x, Tensor w, Tensor? add) -> (Tensor y, Tensor rstd, Tensor? sum, "
+                      "Tensor codes, Tensor scales)",
+            .description = "rmsnorm and quantize_rows of its y, from one read where a device has a kernel for it; the "
+                           "bits are those of the two calls. Its gradient is rmsnorm's.",
+            .infer = infer_quantize,
+            .forward = run_quantize,
+        },
+    .forward = QUANTIZE_PASS,
 };
 
 /* ---- rope ---- */

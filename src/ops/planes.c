@@ -68,6 +68,18 @@ enum mx8_status mx8i_check_styles(const char *op, const struct mx8_op_options *o
         mx8_get_dtype_name(o->format));
 }
 
+enum mx8_status mx8i_set_padded_dim(struct mx8_dims *d, const struct mx8_op_options *o) {
+    MX8_TRY(mx8i_check_styles(d->op, o));
+    int64_t rows = mx8i_get_dim(d, 'M'), groups = mx8i_get_dim(d, 'G');
+    int32_t padding = mx8i_get_style(o, 0).padding;
+    if (groups < 0) return mx8i_set_dim(d, 'P', rows, "M");
+    if (groups == 0 || rows > INT32_MAX / 2 || groups > INT32_MAX / 2 / padding)
+        return MX8_FAIL(MX8_INVALID_ARGUMENT,
+            "%s: %lld rows in %lld groups, expected at least one group and at most 2^30 rows", d->op, (long long)rows,
+            (long long)groups);
+    return mx8i_set_dim(d, 'P', mx8i_padded_rows(rows, (int32_t)groups, padding), "M + alignment G rounded up to it");
+}
+
 /* ---- planes ---- */
 
 enum mx8_status mx8i_get_code_pair(const char *op, const struct mx8_op_call *call, const struct mx8_pass *pass,

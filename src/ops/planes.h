@@ -23,6 +23,9 @@ struct mx8_style mx8i_get_style(const struct mx8_op_options *o, int weight);
 struct mx8_style mx8i_get_col_style(const struct mx8_op_options *o);
 struct mx8_style mx8i_get_dy_style(const struct mx8_op_options *o);
 enum mx8_status mx8i_check_styles(const char *op, const struct mx8_op_options *o);
+/* Checks the styles and sets P, the length of column codes, from M rows: M itself, or with G groups room for each to be
+ * padded. */
+enum mx8_status mx8i_set_padded_dim(struct mx8_dims *d, const struct mx8_op_options *o);
 
 /* Codes and scales of a matrix (lines, depth) for each of `batch` entries, blocks along depth. The element (l, k) of
  * entry g is codes[g*gs + l*ls + k*ks], its scale scales[g*sgs + l*sls + k/32*sks]. */

@@ -45,19 +45,10 @@ static int32_t find_format(const struct mx8_op_call *call) {
 
 /* ---- shapes ---- */
 
-/* With groups every one of them may need up to 31 more rows; without, codes end where x does. */
 static enum mx8_status bind_source(
     struct mx8_dims *d, const char *op, const struct mx8_op_call *call, const struct mx8_pass *pass) {
     MX8_TRY(mx8i_bind_inputs(d, op, call, pass, 0, pass->n_in));
-    MX8_TRY(mx8i_check_styles(op, &call->options));
-    int64_t rows = mx8i_get_dim(d, 'M'), groups = mx8i_get_dim(d, 'G');
-    if (groups < 0) return mx8i_set_dim(d, 'P', rows, "M");
-    if (groups == 0 || rows > INT32_MAX / 2 || groups > INT32_MAX / 2 / mx8i_get_style(&call->options, 0).padding)
-        return MX8_FAIL(MX8_INVALID_ARGUMENT,
-            "%s: %lld rows in %lld groups, expected at least one group and at most 2^30 rows", op, (long long)rows,
-            (long long)groups);
-    int32_t padding = mx8i_get_style(&call->options, 0).padding;
-    return mx8i_set_dim(d, 'P', mx8i_padded_rows(rows, (int32_t)groups, padding), "M + alignment G rounded up to it");
+    return mx8i_set_padded_dim(d, &call->options);
 }
 
 static enum mx8_status infer_rows(struct mx8_op_call *call) {
@@ -310,7 +301,8 @@ const struct mx8_op_row mx8i_quantize_experts_row = {
     .op =
         {
             .name = "quantize_experts",
-            .schema = "quantize_experts(Tensor w) -> (Tensor row_codes, Tensor row_scales, Tensor codes, Tensor scales)",
+            .schema =
+                "quantize_experts(Tensor w) -> (Tensor row_codes, Tensor row_scales, Tensor codes, Tensor scales)",
             .description = "Both forms of expert weights w (E,N,K) from one read: blocks of 1x32 along K, row_codes "
                            "(E,N,K) and row_scales (E, N, ceil(K/32)), as quantize_rows makes them of each expert; "
                            "codes and scales as quantize_3d.",
