@@ -31,12 +31,27 @@ template <int N> __device__ __forceinline__ float dot(const pack<N> &a, const pa
     return sum;
 }
 
+// The row's packs of this thread, and their share of its sum of squares.
+template <class T, int N> __device__ __forceinline__ float keep_row(pack<N> *kept, const T *x, const T *add, int64_t items) {
+    float squares = 0;
+#pragma unroll
+    for (int p = 0; p < KEEP; p++) {
+        const int64_t i = threadIdx.x + p * (int64_t)blockDim.x;
+        if (i < items) kept[p] = load_sum<T, N>(x, add, i * N);
+    }
+#pragma unroll
+    for (int p = 0; p < KEEP; p++)
+        if (threadIdx.x + p * (int64_t)blockDim.x < items) squares = dot(kept[p], kept[p], squares);
+    return squares;
+}
+
 template <class T, class W, int N>
-__device__ __forceinline__ void store_norm(T *y, const W *w, pack<N> v, float rstd, int64_t at) {
+__device__ __forceinline__ pack<N> store_norm(T *y, const W *w, pack<N> v, float rstd, int64_t at) {
     const pack<N> by = load<N>(w + at);
 #pragma unroll
     for (int i = 0; i < N; i++) v.v[i] = v.v[i] * rstd * by.v[i];
     store(y + at, v);
+    return v;
 }
 
 // Row codes of what a warp has just stored: 256 neighbours, eight a lane (zeros past the row's end).
@@ -65,15 +80,7 @@ static __global__ void __launch_bounds__(MAX_THREADS) norm_quantize_rows(const _
         const bf16 *x = (const bf16 *)j.x + t * j.D, *add = j.add ? (const bf16 *)j.add + t * j.D : NULL;
         bf16 *sum = j.sum ? (bf16 *)j.sum + t * j.D : NULL, *y = (bf16 *)j.y + t * j.D;
         pack<WIDE> kept[KEEP] = {};
-        float squares = 0;
-#pragma unroll
-        for (int p = 0; p < KEEP; p++) {
-            const int64_t i = threadIdx.x + p * (int64_t)blockDim.x;
-            if (i < items) kept[p] = load_sum<bf16, WIDE>(x, add, i * WIDE);
-        }
-#pragma unroll
-        for (int p = 0; p < KEEP; p++)
-            if (threadIdx.x + p * (int64_t)blockDim.x < items) squares = dot(kept[p], kept[p], squares);
+        const float squares = keep_row(kept, x, add, items);
         const float rstd = 1.0f / sqrtf(block_sum(squares, parts) / (float)j.D + j.eps);
         if (j.rstd && threadIdx.x == 0) j.rstd[t] = rstd;
 #pragma unroll
@@ -83,10 +90,7 @@ static __global__ void __launch_bounds__(MAX_THREADS) norm_quantize_rows(const _
             pack<WIDE> v = kept[p];
             if (i < items) {
                 if (sum) store(sum + i * WIDE, v);
-                const pack<WIDE> by = load<WIDE>(w + i * WIDE);
-#pragma unroll
-                for (int e = 0; e < WIDE; e++) v.v[e] = v.v[e] * rstd * by.v[e];
-                store(y + i * WIDE, v);
+                v = store_norm(y, w, v, rstd, i * WIDE);
             }
             store_codes<GROUP, COUNT>(q, v, (int)t, (int)(i * WIDE), i < items, &encoder);
         }
@@ -106,14 +110,7 @@ static __global__ void __launch_bounds__(MAX_THREADS) norm_rows(struct mx8_rmsno
         pack<N> kept[KEPT ? KEEP : 1];
         float squares = 0;
         if constexpr (KEPT) {
-#pragma unroll
-            for (int p = 0; p < KEEP; p++) {
-                const int64_t i = threadIdx.x + p * (int64_t)blockDim.x;
-                if (i < items) kept[p] = load_sum<T, N>(x, add, i * N);
-            }
-#pragma unroll
-            for (int p = 0; p < KEEP; p++)
-                if (threadIdx.x + p * (int64_t)blockDim.x < items) squares = dot(kept[p], kept[p], squares);
+            squares = keep_row(kept, x, add, items);
         } else {
             for (int64_t i = threadIdx.x; i < items; i += blockDim.x) {
                 const pack<N> v = load_sum<T, N>(x, add, i * N);
