@@ -32,7 +32,8 @@ def add_kernels():
     path = folder / "kernels.json"
     if not path.exists():
         return
-    torch = read_lines("torch_kernels.jsonl")
+    torch, deep = read_lines("torch_kernels.jsonl"), read_lines("deepgemm.jsonl")
+    names = {"mxfp8 forward": "deepgemm fwd", "mxfp8 dgrad": "deepgemm dgrad", "mxfp8 wgrad, f32 accumulate": "deepgemm wgrad"}
     peers = {"mxfp8 forward": "bf16_grouped fwd", "mxfp8 dgrad": "bf16_grouped dgrad", "mxfp8 wgrad, f32": "bf16_grouped wgrad"}
     for k in json.loads(path.read_text()):
         name, _, shape = k["name"], 0, k["shape"]
@@ -47,6 +48,13 @@ def add_kernels():
             line = find(torch, name="bf16_mm", shape=[int(v) for v in shape.split(" ")[0].split("x")])
             peer = line and line["tflops"]
         add(f"{name} {shape}", k["unit"] + ", sustained", k["sustained"], peer, "PyTorch bf16, burst", f"burst {k['burst']:.0f}")
+        if name in names or name == "mxfp8 dense":
+            size = [int(v) for v in shape.split(" ")[0].split("x")]
+            groups = 0 if name == "mxfp8 dense" else int(shape.split()[2])
+            line = find(deep, name=names.get(name, "deepgemm dense"), shape=size, groups=groups, skewed="skewed" in shape)
+            if line:
+                add(f"{name} {shape}", k["unit"] + ", sustained", k["sustained"], line["tflops"], "DeepGEMM, sustained",
+                    f"bursts {k['burst']:.0f} and {line['burst_tflops']:.0f}")
 
 
 def add_operators():
@@ -60,7 +68,7 @@ def add_operators():
 
 
 def add_training():
-    jobs = {"bf16": "seed", "mxfp8": "seed", "mxfp8-head": "seed", "deep-bf16": "deep", "deep-mxfp8": "deep"}
+    jobs = {"bf16": "seed", "bf16-any-order": "seed", "mxfp8": "seed", "mxfp8-head": "seed", "deep-bf16": "deep", "deep-mxfp8": "deep", "seed-b-mxfp8-head": "none"}
     for name, job in jobs.items():
         path = folder / f"train-{name}" / "metrics.jsonl"
         torch = find(read_lines(f"torch_llama4_{job}.jsonl"), recipe="bf16")

@@ -10,8 +10,10 @@ PyTorch's allocator had to give its cache back and ask again (alloc_retries: eac
 time of the steps in which it did not. --expandable-segments lets it grow what it has instead, for all recipes alike.
 
   torch_llama4.py --layers 2 --experts 2 --seq-len 8192 --batch 4 --recipe bf16
-  recipes: bf16 | fp8_dense | fp8_moe (need torchao on PYTHONPATH: an unpacked wheel of 0.17 or 0.18 will do) | mx8_dense | mx8 (dense and experts; need python/ on
-  PYTHONPATH, libmx8.so with libmx8_cuda.so beside it in MX8_LIBRARY). Several, with commas: one process after another.
+  recipes: bf16 | fp8_dense | fp8_moe (need torchao on PYTHONPATH: an unpacked wheel of 0.17 or 0.18 will do) |
+  mx8_dense | mx8 (dense and experts; need python/ on PYTHONPATH, libmx8.so with libmx8_cuda.so beside it in MX8_LIBRARY);
+  with _head behind one of the last four the output projection is converted too. Several, with commas: one process
+  after another.
 """
 import argparse, json, os, statistics, subprocess, sys, time
 if "--expandable-segments" in sys.argv:  # torch reads it once
@@ -160,22 +162,24 @@ def main():
         model = Llama4(a)
     for q in model.parameters():
         (nn.init.ones_ if q.dim() == 1 else lambda t: nn.init.normal_(t, std=0.02))(q)
-    if a.recipe in ("mx8_dense", "mx8"):
+    # Never the router's gate, wk and wv (too small to gain); the head only in recipes that say so.
+    skip = ("gate", "wk", "wv") if a.recipe.endswith("_head") else ("output", "gate", "wk", "wv")
+    kind = a.recipe.removesuffix("_head")
+    if kind in ("mx8_dense", "mx8"):
         import mx8.torch as mt
-        mt.convert(model, linear=mt.all_linear_except("output", "gate", "wk", "wv"),
-                   experts="moe.experts" if a.recipe == "mx8" else None)
-    elif a.recipe != "bf16":
+        mt.convert(model, linear=mt.all_linear_except(*skip), experts="moe.experts" if kind == "mx8" else None)
+    elif kind in ("fp8_dense", "fp8_moe"):
         from torchao.float8 import convert_to_float8_training, Float8LinearConfig
-        skip = ("output", "gate", "wk", "wv")
-        if a.recipe in ("fp8_dense", "fp8_moe"):
-            convert_to_float8_training(
-                model, config=Float8LinearConfig.from_recipe_name("rowwise"),
-                module_filter_fn=lambda m, n: isinstance(m, nn.Linear) and not n.endswith(skip))
-        if a.recipe == "fp8_moe":
+        convert_to_float8_training(
+            model, config=Float8LinearConfig.from_recipe_name("rowwise"),
+            module_filter_fn=lambda m, n: isinstance(m, nn.Linear) and not n.endswith(skip))
+        if kind == "fp8_moe":
             from torchao.quantization import quantize_
             from torchao.prototype.moe_training.config import Float8TrainingOpConfig
             quantize_(model, Float8TrainingOpConfig(),
                       filter_fn=lambda m, n: n.endswith("moe.experts"))
+    elif kind != "bf16":
+        p.error(f"--recipe {a.recipe}: expected bf16, fp8_dense, fp8_moe, mx8_dense or mx8, each but the first with _head too")
     mp = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for i in range(len(model.layers)):
         if not a.no_compile:

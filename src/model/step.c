@@ -56,14 +56,18 @@ static struct mx8_op_call make_head_call(struct mx8_model *m, struct mx8_tensor 
 /* Every chunk adds to the whole gradient of the head, which costs 8 V D bytes, so chunks should be large; the gradients
  * of all weights before the head in the table hold nothing yet when the head runs, and make a large workspace. */
 enum mx8_status mx8i_choose_head_chunk(struct mx8_model *m) {
-    enum { MOST = 16384, LEAST = 512 };
+    enum { MOST = 16384, LEAST = 512, UNIT = 256 }; /* rows; UNIT is the longest block along them */
     m->head_rows = m->options.loss_chunk_rows;
     m->head_bytes = 0;
     if (m->parallel && m->head_rows < 0) m->head_rows = 0; /* gradients of whole layers take turns in little memory */
     if (m->head_rows >= 0 || !m->options.training) return MX8_OK;
     const struct mx8_tensor h = mx8_make_tensor(NULL, m->recipe.dtype, 2, (const int64_t[]){m->T, m->config.dim});
-    for (m->head_rows = MOST; m->head_rows >= LEAST; m->head_rows /= 2) {
-        if (m->head_rows > INT32_MAX / m->config.vocab_size) continue; /* libraries count a matrix' elements in ints */
+    /* The fewest chunks of equal size. */
+    for (int64_t chunks = 1;; chunks++) {
+        m->head_rows = ((m->T + chunks - 1) / chunks + UNIT - 1) / UNIT * UNIT;
+        if (chunks > 1 && m->head_rows < LEAST) break;
+        /* Libraries count a matrix' elements in ints. */
+        if (m->head_rows > MOST || m->head_rows > INT32_MAX / m->config.vocab_size) continue;
         struct mx8_op_call call = make_head_call(m, h, h);
         MX8_TRY(mx8_infer_op(mx8_get_op(MX8_OP_LM_HEAD_LOSS), 1, &call));
         if (call.workspace_size > m->head->at * sizeof(float)) continue;
