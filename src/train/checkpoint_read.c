@@ -114,33 +114,33 @@ static enum mx8_status put(const struct mx8_exec *x, uint8_t *out, const void *f
     return MX8_OK;
 }
 
-static enum mx8_status put_widened(const struct mx8_exec *x, uint8_t *out, const uint8_t *from, int64_t n) {
-    float *chunk = mx8i_allocate(CHUNK * sizeof *chunk, "reading a checkpoint");
-    enum mx8_status status = chunk ? MX8_OK : MX8_OUT_OF_MEMORY;
-    for (int64_t at = 0; at < n && status == MX8_OK; at += CHUNK) {
-        int64_t part = n - at < CHUNK ? n - at : CHUNK;
-        for (int64_t i = 0; i < part; i++) {
-            uint16_t bits;
-            memcpy(&bits, from + (size_t)(at + i) * sizeof bits, sizeof bits);
-            chunk[i] = mx8_decode_bf16(bits);
-        }
-        status = put(x, out + (size_t)at * sizeof *chunk, chunk, (size_t)part * sizeof *chunk);
+static void widen(void *out, const uint8_t *from, int64_t n) {
+    float *values = out;
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t bits;
+        memcpy(&bits, from + (size_t)i * sizeof bits, sizeof bits);
+        values[i] = mx8_decode_bf16(bits);
     }
-    mx8i_release(chunk);
-    return status;
 }
 
-static enum mx8_status put_rounded(const struct mx8_exec *x, uint8_t *out, const uint8_t *from, int64_t n) {
-    uint16_t *chunk = mx8i_allocate(CHUNK * sizeof *chunk, "reading a checkpoint");
+static void round_values(void *out, const uint8_t *from, int64_t n) {
+    uint16_t *bits = out;
+    for (int64_t i = 0; i < n; i++) {
+        float value;
+        memcpy(&value, from + (size_t)i * sizeof value, sizeof value);
+        bits[i] = mx8_encode_bf16(value);
+    }
+}
+
+/* Values of `width` bytes become ones of `out_width`, a chunk at a time: out may lie on a device. */
+static enum mx8_status put_converted(const struct mx8_exec *x, uint8_t *out, size_t out_width, const uint8_t *from,
+    size_t width, int64_t n, void (*convert)(void *out, const uint8_t *from, int64_t n)) {
+    void *chunk = mx8i_allocate(CHUNK * out_width, "reading a checkpoint");
     enum mx8_status status = chunk ? MX8_OK : MX8_OUT_OF_MEMORY;
     for (int64_t at = 0; at < n && status == MX8_OK; at += CHUNK) {
         int64_t part = n - at < CHUNK ? n - at : CHUNK;
-        for (int64_t i = 0; i < part; i++) {
-            float value;
-            memcpy(&value, from + (size_t)(at + i) * sizeof value, sizeof value);
-            chunk[i] = mx8_encode_bf16(value);
-        }
-        status = put(x, out + (size_t)at * sizeof *chunk, chunk, (size_t)part * sizeof *chunk);
+        convert(chunk, from + (size_t)at * width, part);
+        status = put(x, out + (size_t)at * out_width, chunk, (size_t)part * out_width);
     }
     mx8i_release(chunk);
     return status;
@@ -175,9 +175,8 @@ enum mx8_status mx8i_read_range(const struct mx8_checkpoint *c, int64_t tensor, 
         const struct mx8_stored_piece *p = &m->piece[i];
         int64_t n = (p->start + p->count < end ? p->start + p->count : end) - start;
         const uint8_t *from = (const uint8_t *)c->entry[i]->data + (size_t)(start - p->start) * width;
-        MX8_TRY(widens   ? put_widened(x, out, from, n)
-                : rounds ? put_rounded(x, out, from, n)
-                         : put(x, out, from, (size_t)n * width));
+        MX8_TRY(dtype == t->dtype ? put(x, out, from, (size_t)n * width)
+                                  : put_converted(x, out, out_width, from, width, n, widens ? widen : round_values));
         out = (uint8_t *)out + (size_t)n * out_width;
         start += n;
     }
