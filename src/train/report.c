@@ -142,15 +142,32 @@ static void append_table(struct mx8_text *t, const struct mx8_report_run *runs, 
         most_validations ? " Validation is the last validation's loss." : "");
 }
 
+/* A chart where anything was counted, a sentence where nothing was, silence where no run counts. */
+static void append_counts(
+    struct mx8_text *t, enum mx8_report_count which, const struct mx8_report_run *runs, int32_t n) {
+    static const struct {
+        const char *title, *note, *none;
+    } texts[] = {
+        [MX8_COUNT_SATURATED] = {"Saturation", "Values that the 8-bit format clipped, a step.",
+            "No value was clipped by the 8-bit format in any run."},
+        [MX8_COUNT_WIDE_BLOCKS] = {"Wide blocks",
+            "Blocks of 32 values, a step, that lie so far below the scale they share (more than 2<sup>11</sup>) that "
+            "small values lose bits.",
+            "No block lies more than 2<sup>11</sup> below the scale it shares."},
+    };
+    double most = (double)NAN;
+    for (int32_t i = 0; i < n; i++) most = fmax(most, runs[i].total[which]); /* fmax leaves NaN out */
+    if (most > 0) {
+        mx8i_append(t, "<h2>%s</h2>\n<p class=\"note\">%s</p>\n", texts[which].title, texts[which].note);
+        mx8i_draw_counts(t, which, runs, n);
+    } else if (isfinite(most)) {
+        mx8i_append(t, "<p class=\"note\">%s</p>\n", texts[which].none);
+    }
+}
+
 static enum mx8_status append_charts(struct mx8_text *t, const struct mx8_report_run *runs, int32_t n) {
     int64_t window = mx8i_get_smoothing(runs, n), layers = 0;
-    double saturated = 0;
-    int measured = 0;
-    for (int32_t i = 0; i < n; i++) {
-        layers += runs[i].layers;
-        saturated += runs[i].total_saturated;
-        measured |= isfinite(runs[i].saturated[0]);
-    }
+    for (int32_t i = 0; i < n; i++) layers += runs[i].layers;
     mx8i_append(t, "<h2>Loss</h2>\n<p class=\"note\">");
     if (window > 1) mx8i_append(t, "Mean over %lld steps; every step behind it, faint. ", (long long)window);
     if (n > 1) {
@@ -167,7 +184,7 @@ static enum mx8_status append_charts(struct mx8_text *t, const struct mx8_report
     }
     mx8i_append(t, "<div class=\"pair\"><div><h2>Speed</h2>\n<p class=\"note\">Tokens per second of every step but the "
                    "first.</p>\n");
-    MX8_TRY(mx8i_draw_speed(t, runs, n));
+    mx8i_draw_speed(t, runs, n);
     mx8i_append(t, "</div><div><h2>Memory</h2>\n<p class=\"note\">What the job held, at its peak.</p>\n");
     mx8i_draw_memory(t, runs, n);
     mx8i_append(t, "</div></div>\n");
@@ -177,12 +194,7 @@ static enum mx8_status append_charts(struct mx8_text *t, const struct mx8_report
             "strip for every MoE layer, a row for every expert, steps from left to right.</p>\n");
         mx8i_draw_load(t, runs, n);
     }
-    if (saturated > 0) {
-        mx8i_append(t, "<h2>Saturation</h2>\n<p class=\"note\">Values that the 8-bit format clipped, a step.</p>\n");
-        mx8i_draw_saturation(t, runs, n);
-    } else if (measured) {
-        mx8i_append(t, "<p class=\"note\">No value was clipped by the 8-bit format in any run.</p>\n");
-    }
+    for (int i = 0; i < MX8_REPORT_COUNTS; i++) append_counts(t, (enum mx8_report_count)i, runs, n);
     return MX8_OK;
 }
 
@@ -230,6 +242,19 @@ enum mx8_status mx8i_write_report(const char *path, const char *title, const cha
     return mx8i_refresh_report(path, title, runs, n_runs, 0);
 }
 
+/* Runs of one recipe are told apart by their folders, of which the end says most. */
+static void tell_apart(struct mx8_report_run *run, int32_t n, const char *const *folders) {
+    enum { MOST = 40 };
+    int clash[MAX_RUNS] = {0};
+    for (int32_t i = 0; i < n; i++)
+        for (int32_t j = 0; j < n; j++) clash[i] |= i != j && !strcmp(run[i].name, run[j].name);
+    for (int32_t i = 0; i < n; i++) {
+        size_t size = strlen(run[i].name), length = strlen(folders[i]), from = length > MOST ? length - MOST : 0;
+        if (clash[i])
+            snprintf(run[i].name + size, sizeof run[i].name - size, " (%s%s)", from ? "..." : "", folders[i] + from);
+    }
+}
+
 enum mx8_status mx8i_refresh_report(
     const char *path, const char *title, const char *const *runs, int n_runs, int refresh) {
     struct mx8_report_run run[MAX_RUNS];
@@ -242,6 +267,7 @@ enum mx8_status mx8i_refresh_report(
         status = mx8i_read_run(runs[n], &run[n]);
         if (status == MX8_OK) n++;
     }
+    tell_apart(run, n, runs);
     if (status == MX8_OK) status = append_page(&text, title ? title : "Training report", run, n, refresh);
     if (status == MX8_OK) status = write_page(path, &text);
     mx8i_release_text(&text);

@@ -6,7 +6,7 @@
 
 #define LEFT        76.0 /* room for the axis' name and labels */
 #define RIGHT       14.0
-#define LINE_POINTS 480 /* more points than that no screen shows */
+#define LINE_POINTS 480 /* of a line as wide as the page: more points than that no screen shows */
 
 static double get_last_step(const struct mx8_report_run *runs, int32_t n_runs) {
     double last = 1;
@@ -129,41 +129,80 @@ enum mx8_status mx8i_draw_loss(struct mx8_text *t, const struct mx8_report_run *
     return MX8_OK;
 }
 
-void mx8i_draw_validation(struct mx8_text *t, const struct mx8_report_run *runs, int32_t n_runs) {
-    struct mx8_plot p = make_plot(LEFT, 12, 960 - LEFT - RIGHT, 220, get_last_step(runs, n_runs));
-    double low = (double)NAN, high = (double)NAN;
+/* One line a run, over the steps. */
+struct chart {
+    const double *x[16], *y[16];
+    int64_t n[16];
+    double width, height; /* of the plot with room for the y axis, and of the plot */
+    double base;          /* what the y axis holds in any case; NaN: only what is drawn */
+    int32_t x_ticks, y_ticks;
+    const char *label, *unit, *name; /* for screen readers, at the y axis, and the clip path's */
+};
+
+static void draw_chart(struct mx8_text *t, const struct chart *c, const struct mx8_report_run *runs, int32_t n_runs) {
+    struct mx8_plot p = make_plot(LEFT, 12, c->width - LEFT - RIGHT, c->height, get_last_step(runs, n_runs));
+    double low = c->base, high = c->base;
     char css[24];
-    for (int32_t i = 0; i < n_runs; i++)
-        mx8i_find_range(runs[i].validation_loss, runs[i].n_validations, 0, &low, &high);
-    p.ay = mx8i_make_axis(low, high, 5, 0);
-    open_svg(t, 960, 276, "validation loss by step");
-    mx8i_draw_frame(t, &p, "step", "loss");
-    open_clip(t, &p, "validation");
+    p.ax = mx8i_make_axis(1, p.ax.high, c->x_ticks, 1);
+    for (int32_t i = 0; i < n_runs; i++) mx8i_find_range(c->y[i], c->n[i], 0, &low, &high);
+    p.ay = mx8i_make_axis(low, high, c->y_ticks, 0);
+    open_svg(t, c->width, c->height + 56, c->label);
+    mx8i_draw_frame(t, &p, "step", c->unit);
+    open_clip(t, &p, c->name);
     for (int32_t i = 0; i < n_runs; i++) {
         snprintf(css, sizeof css, "l s%d", i);
-        mx8i_draw_line(
-            t, &p, runs[i].validation_step, runs[i].validation_loss, runs[i].n_validations, LINE_POINTS, css);
+        mx8i_draw_line(t, &p, c->x[i], c->y[i], c->n[i], (int64_t)c->width / 2, css);
     }
     mx8i_append(t, "</g></svg>\n");
 }
 
-enum mx8_status mx8i_draw_speed(struct mx8_text *t, const struct mx8_report_run *runs, int32_t n_runs) {
-    struct mx8_plot p = make_plot(LEFT, 12, 560 - LEFT - RIGHT, 200, get_last_step(runs, n_runs));
-    double low = 0, high = 0;
-    char css[24];
-    p.ax = mx8i_make_axis(1, p.ax.high, 5, 1);
-    for (int32_t i = 0; i < n_runs; i++) mx8i_find_range(runs[i].speed, runs[i].n, runs[i].n > 1, &low, &high);
-    p.ay = mx8i_make_axis(low, high, 4, 0);
-    open_svg(t, 560, 256, "tokens per second by step");
-    mx8i_draw_frame(t, &p, "step", "tokens/s");
-    open_clip(t, &p, "speed");
+void mx8i_draw_validation(struct mx8_text *t, const struct mx8_report_run *runs, int32_t n_runs) {
+    struct chart c = {.width = 960,
+        .height = 220,
+        .base = (double)NAN,
+        .x_ticks = 8,
+        .y_ticks = 5,
+        .label = "validation loss by step",
+        .unit = "loss",
+        .name = "validation"};
     for (int32_t i = 0; i < n_runs; i++) {
-        snprintf(css, sizeof css, "l s%d", i);
-        int64_t from = runs[i].n > 1; /* the first step pays for cold memory */
-        mx8i_draw_line(t, &p, runs[i].step + from, runs[i].speed + from, runs[i].n - from, LINE_POINTS / 2, css);
+        c.x[i] = runs[i].validation_step;
+        c.y[i] = runs[i].validation_loss;
+        c.n[i] = runs[i].n_validations;
     }
-    mx8i_append(t, "</g></svg>\n");
-    return t->status;
+    draw_chart(t, &c, runs, n_runs);
+}
+
+void mx8i_draw_speed(struct mx8_text *t, const struct mx8_report_run *runs, int32_t n_runs) {
+    struct chart c = {.width = 560,
+        .height = 200,
+        .x_ticks = 5,
+        .y_ticks = 4,
+        .label = "tokens per second by step",
+        .unit = "tokens/s",
+        .name = "speed"};
+    for (int32_t i = 0; i < n_runs; i++) {
+        int64_t from = runs[i].n > 1; /* the first step pays for cold memory */
+        c.x[i] = runs[i].step + from;
+        c.y[i] = runs[i].speed + from;
+        c.n[i] = runs[i].n - from;
+    }
+    draw_chart(t, &c, runs, n_runs);
+}
+
+void mx8i_draw_counts(
+    struct mx8_text *t, enum mx8_report_count which, const struct mx8_report_run *runs, int32_t n_runs) {
+    static const struct chart charts[] = {
+        [MX8_COUNT_SATURATED] = {.label = "saturated values by step", .unit = "values", .name = "saturation"},
+        [MX8_COUNT_WIDE_BLOCKS] = {.label = "wide blocks by step", .unit = "blocks", .name = "wide"}};
+    struct chart c = charts[which];
+    c.width = 960, c.height = 140, c.x_ticks = 8, c.y_ticks = 4;
+    for (int32_t i = 0; i < n_runs; i++) {
+        c.x[i] = runs[i].step;
+        c.y[i] = runs[i].count[which];
+        c.n[i] = runs[i].n;
+    }
+    draw_chart(t, &c, runs, n_runs);
 }
 
 void mx8i_draw_memory(struct mx8_text *t, const struct mx8_report_run *runs, int32_t n_runs) {
@@ -181,20 +220,4 @@ void mx8i_draw_memory(struct mx8_text *t, const struct mx8_report_run *runs, int
             y + 7, i, y + 7, 290 * runs[i].peak_memory / most, y + 20, runs[i].peak_memory / (1 << 30));
     }
     mx8i_append(t, "</svg>\n");
-}
-
-void mx8i_draw_saturation(struct mx8_text *t, const struct mx8_report_run *runs, int32_t n_runs) {
-    struct mx8_plot p = make_plot(LEFT, 12, 960 - LEFT - RIGHT, 140, get_last_step(runs, n_runs));
-    double low = 0, high = 0;
-    char css[24];
-    for (int32_t i = 0; i < n_runs; i++) mx8i_find_range(runs[i].saturated, runs[i].n, 0, &low, &high);
-    p.ay = mx8i_make_axis(low, high, 4, 0);
-    open_svg(t, 960, 196, "saturated values by step");
-    mx8i_draw_frame(t, &p, "step", "values");
-    open_clip(t, &p, "saturation");
-    for (int32_t i = 0; i < n_runs; i++) {
-        snprintf(css, sizeof css, "l s%d", i);
-        mx8i_draw_line(t, &p, runs[i].step, runs[i].saturated, runs[i].n, LINE_POINTS, css);
-    }
-    mx8i_append(t, "</g></svg>\n");
 }

@@ -51,12 +51,13 @@ static enum mx8_status read_line(struct mx8_report_run *r, int64_t room, const c
         json_decref(object);
         return MX8_FAIL(MX8_FORMAT_ERROR, "%s", object ? "expected a JSON object" : error.text);
     }
+    static const char *const counts[] = {[MX8_COUNT_SATURATED] = "saturated", [MX8_COUNT_WIDE_BLOCKS] = "wide_blocks"};
     int64_t at = r->n++;
     r->step[at] = get_number(object, "step");
     r->loss[at] = get_number(object, "loss");
     r->speed[at] = get_number(object, "tokens_per_second");
     r->memory[at] = get_number(object, "memory");
-    r->saturated[at] = get_number(object, "saturated");
+    for (int i = 0; i < MX8_REPORT_COUNTS; i++) r->count[i][at] = get_number(object, counts[i]);
     r->last_tokens = fmax(get_number(object, "tokens"), 0);
     double validation = get_number(object, "validation_loss");
     if (isfinite(validation)) {
@@ -72,8 +73,8 @@ static enum mx8_status read_line(struct mx8_report_run *r, int64_t room, const c
 }
 
 static enum mx8_status allocate_steps(struct mx8_report_run *r, int64_t lines) {
-    double **series[] = {
-        &r->step, &r->loss, &r->speed, &r->memory, &r->saturated, &r->validation_step, &r->validation_loss};
+    double **series[] = {&r->step, &r->loss, &r->speed, &r->memory, &r->count[MX8_COUNT_SATURATED],
+        &r->count[MX8_COUNT_WIDE_BLOCKS], &r->validation_step, &r->validation_loss};
     for (size_t i = 0; i < sizeof series / sizeof series[0]; i++) {
         *series[i] = mx8i_allocate((size_t)lines * sizeof **series[i], "metrics");
         if (!*series[i]) return MX8_OUT_OF_MEMORY;
@@ -151,6 +152,14 @@ static int compare_numbers(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+/* NaN when there is none. */
+static double sum_finite(const double *values, int64_t n) {
+    double sum = (double)NAN;
+    for (int64_t i = 0; i < n; i++)
+        if (isfinite(values[i])) sum = isfinite(sum) ? sum + values[i] : values[i];
+    return sum;
+}
+
 static enum mx8_status summarize(struct mx8_report_run *r) {
     double *sorted = mx8i_allocate((size_t)r->n * sizeof *sorted, "median");
     if (!sorted) return MX8_OUT_OF_MEMORY;
@@ -163,10 +172,9 @@ static enum mx8_status summarize(struct mx8_report_run *r) {
     r->data_share = r->seconds > 0 ? r->waited / r->seconds : (double)NAN;
     r->final_validation = r->n_validations ? r->validation_loss[r->n_validations - 1] : (double)NAN;
     for (int64_t i = r->n - last; i < r->n; i++) r->final_loss += r->loss[i] / (double)last;
-    for (int64_t i = 0; i < r->n; i++) {
+    for (int64_t i = 0; i < r->n; i++)
         if (r->memory[i] > r->peak_memory) r->peak_memory = r->memory[i];
-        if (isfinite(r->saturated[i])) r->total_saturated += r->saturated[i];
-    }
+    for (int i = 0; i < MX8_REPORT_COUNTS; i++) r->total[i] = sum_finite(r->count[i], r->n);
     return MX8_OK;
 }
 
@@ -196,8 +204,8 @@ enum mx8_status mx8i_read_run(const char *folder, struct mx8_report_run *out) {
 }
 
 void mx8i_release_run(struct mx8_report_run *r) {
-    double *series[] = {
-        r->step, r->loss, r->speed, r->memory, r->saturated, r->load, r->validation_step, r->validation_loss};
+    double *series[] = {r->step, r->loss, r->speed, r->memory, r->count[MX8_COUNT_SATURATED],
+        r->count[MX8_COUNT_WIDE_BLOCKS], r->load, r->validation_step, r->validation_loss};
     for (size_t i = 0; i < sizeof series / sizeof series[0]; i++) mx8i_release(series[i]);
     for (int32_t i = 0; i < r->n_facts; i++) {
         mx8i_release(r->fact[i].name);

@@ -159,6 +159,41 @@ static void validation_and_waiting_are_read(void **state) {
     mx8i_release(page);
 }
 
+/* A count is a chart where it is not zero, a sentence where it is, and nothing where no line has it. */
+static void counts_are_drawn(void **state) {
+    static const struct {
+        const char *metrics;
+        int chart, sentence; /* of wide blocks */
+    } cases[] = {
+        {"{\"step\":1,\"saturated\":0,\"wide_blocks\":3}\n{\"step\":2,\"saturated\":0,\"wide_blocks\":4}\n", 1, 0},
+        {"{\"step\":1,\"saturated\":0}\n{\"step\":2,\"saturated\":0,\"wide_blocks\":5}\n", 1,
+            0}, /* switched on later */
+        {"{\"step\":1,\"saturated\":0,\"wide_blocks\":0}\n", 0, 1},
+        {"{\"step\":1,\"saturated\":0}\n", 0, 0},
+    };
+    static const double totals[] = {7, 5, 0, (double)NAN};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct mx8_report_run r;
+        char *page = NULL;
+        size_t size = 0;
+        write_file("counts", "metrics.jsonl", cases[i].metrics);
+        const char *runs[] = {in_root("counts"), in_root("bare")}; /* the other run counts nothing */
+        assert_ok(mx8i_read_run(runs[0], &r));
+        double total = r.total[MX8_COUNT_WIDE_BLOCKS];
+        assert_true(isnan(totals[i]) ? isnan(total) : total == totals[i]);
+        assert_true(r.total[MX8_COUNT_SATURATED] == 0);
+        mx8i_release_run(&r);
+        assert_ok(mx8i_write_report(in_root("counts.html"), NULL, runs, 2));
+        assert_ok(mx8i_read_file(in_root("counts.html"), 1 << 20, &page, &size));
+        assert_int_equal(strstr(page, "wide blocks by step") != NULL, cases[i].chart);
+        assert_int_equal(strstr(page, "No block lies") != NULL, cases[i].sentence);
+        assert_non_null(strstr(page, "No value was clipped"));
+        assert_null(strstr(page, "saturated values by step"));
+        mx8i_release(page);
+    }
+}
+
 static void bad_runs_name_file_and_line(void **state) {
     static const struct {
         const char *metrics, *message;
@@ -200,6 +235,21 @@ static void a_report_stands_alone(void **state) {
     assert_status(mx8i_write_report(in_root("report.html"), NULL, runs, 0), MX8_INVALID_ARGUMENT);
 }
 
+static void runs_of_one_recipe_are_told_apart(void **state) {
+    char *page = NULL;
+    size_t size = 0;
+    (void)state;
+    write_file("again", "metrics.jsonl", LINE("1", "4.5", "10"));
+    write_file("again", "run.json", "{\"recipe\": \"bf16\"}");
+    const char *runs[] = {in_root("good"), in_root("again"), in_root("bare")};
+    assert_ok(mx8i_write_report(in_root("same.html"), NULL, runs, 3));
+    assert_ok(mx8i_read_file(in_root("same.html"), 1 << 20, &page, &size));
+    assert_non_null(strstr(page, "</i>bf16 (/tmp/mx8-report-"));
+    assert_non_null(strstr(page, "/again)</span>"));
+    assert_non_null(strstr(page, "</i>bare</span>"));
+    mx8i_release(page);
+}
+
 static void running_out_of_memory_is_reported(void **state) {
     const char *runs[] = {in_root("good"), in_root("bare")}, *path = in_root("memory.html");
     enum mx8_status status = MX8_OUT_OF_MEMORY;
@@ -222,8 +272,10 @@ int main(void) {
         cmocka_unit_test(text_is_escaped),
         cmocka_unit_test(a_run_is_read),
         cmocka_unit_test(validation_and_waiting_are_read),
+        cmocka_unit_test(counts_are_drawn),
         cmocka_unit_test(bad_runs_name_file_and_line),
         cmocka_unit_test(a_report_stands_alone),
+        cmocka_unit_test(runs_of_one_recipe_are_told_apart),
         cmocka_unit_test(running_out_of_memory_is_reported),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
