@@ -111,11 +111,11 @@ def test_inductor_keeps_strides():
 
     def f(w):
         codes, scales = mt.quantize_3d(w * 2)
-        return codes, scales, mt.quantize_3d(w.transpose(1, 2) + 1)[1]
+        return codes, scales, mt.quantize_3d(w.transpose(1, 2) + 1)[1], *mt.quantize_experts(w * 3)
 
     w = torch.randn(2, 64, 96)
     got, want = torch.compile(f, fullgraph=True)(w), f(w)
-    assert got[0].stride() == want[0].stride() == (64 * 96, 1, 64)
+    assert got[0].stride() == want[0].stride() == got[5].stride() == (64 * 96, 1, 64)
     for a, b in zip(got, want):
         assert torch.equal(a.view(torch.uint8), b.view(torch.uint8))
 
@@ -130,6 +130,7 @@ def test_every_function_compiles_with_dynamic_sizes():
             *mt.quantize_cols(x, ends),
             *mt.quantize_both(x),
             *mt.quantize_3d(w),
+            *mt.quantize_experts(w),
             mt.dequantize(*rows),
             back,
             mt.unblock_scales(mt.block_scales(scales)[0], scales.shape),

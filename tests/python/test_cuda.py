@@ -47,6 +47,7 @@ def test_quantizers_give_the_cpu_bits(group, tile):
         (mt.quantize_cols, [x, ends]),
         (mt.quantize_both, [x, ends]),
         (mt.quantize_3d, [w]),
+        (mt.quantize_experts, [w]),
         (mt.quantize_rows, [x.t()]),
     ):
         for got, want in zip(function(*to_cuda(*tensors), **style), function(*tensors, **style)):

@@ -101,6 +101,12 @@ def test_fsdp2_on_two_ranks_equals_one(tmp_path, mixed):
 # ---- DTensor ----
 
 
+def check_bytes(mesh, a, b):
+    """A DTensor's own shard, byte for byte: gloo sends no 8-bit floats."""
+    whole = distribute_tensor(b.contiguous().view(torch.uint8), mesh, a.placements).to_local()
+    assert torch.equal(a.to_local().contiguous().view(torch.uint8), whole)
+
+
 def check(mesh, function, tensors, placements, out_placements):
     """function of DTensors gives the placements expected, without redistribution, and the values of whole tensors."""
     want = function(*tensors)
@@ -112,8 +118,7 @@ def check(mesh, function, tensors, placements, out_placements):
         if placement == Partial():
             assert (a.full_tensor().float() - b.float()).norm() <= 0.02 * b.float().norm()
         elif a.dtype.itemsize == 1:
-            whole = distribute_tensor(b.contiguous().view(torch.uint8), mesh, [placement]).to_local()
-            assert torch.equal(a.to_local().contiguous().view(torch.uint8), whole)
+            check_bytes(mesh, a, b)
         else:
             assert torch.equal(a.full_tensor(), b)
 
@@ -131,6 +136,7 @@ def check_shardings(rank):
         check(mesh, mt.quantize_both, [x], [a], [a, a, b, b, R])
     for a in (R, S0, S1, S2):
         check(mesh, mt.quantize_3d, [we], [a], [a, a])
+        check(mesh, mt.quantize_experts, [we], [a], [a, a, a, a])
     codes, scales = mt.quantize_rows(x)  # as bytes: gloo sends no 8-bit floats
     check(mesh, mt.dequantize, [codes.view(torch.uint8), scales], [S0, S0], [S0])
     check(mesh, mt.group_pad, [x, ends], [S1, R], [S1, R, R])
@@ -149,6 +155,11 @@ def check_shardings(rank):
     narrow = torch.randn(4, 32, 64)
     codes = mt.quantize_3d(distribute_tensor(narrow, mesh, [S1]))[0]
     assert torch.equal(codes.full_tensor().view(torch.uint8), mt.quantize_3d(narrow)[0].view(torch.uint8))
+    square = torch.arange(128.0) * torch.ones(4, 128, 128)
+    for axis in (S1, S2):  # 64 of 128 that share a scale, by columns or by rows
+        got = mt.quantize_experts(distribute_tensor(square, mesh, [axis]), scale_group=128)
+        for a, b in zip(got, mt.quantize_experts(square, scale_group=128)):
+            check_bytes(mesh, a, b)
 
 
 def check_sharded_gradients(rank):

@@ -49,6 +49,7 @@ def run_all():
         *mt.quantize_cols(x, strided),
         *mt.quantize_both(x, ends, scale_group=128),
         *mt.quantize_3d(w),
+        *mt.quantize_experts(w, scale_group=256, tile_rows=32),
         mt.dequantize(*mt.quantize_rows(x)),
     )
 

@@ -38,6 +38,8 @@ def list_opchecks():
     yield "quantize_both", (x, ends, "rceil", 256, 1, "e4m3", 32, 128)
     yield "quantize_3d", (we,)
     yield "quantize_3d", (rand(2, 64, 32, grad=True).transpose(1, 2),)
+    yield "quantize_experts", (we,)
+    yield "quantize_experts", (rand(2, 33, 40, dtype=torch.float32, grad=True).transpose(1, 2), "floor", 128, 32, "e5m2")
     yield "dequantize", (codes.view(torch.uint8), scales)
     yield "block_scales", (plain, None)
     yield "block_scales", (plain, make_ends([5, 0, 45]), "m_groups")
@@ -128,6 +130,36 @@ def test_both_is_rows_and_columns():
         assert torch.equal(got.view(torch.uint8), want.view(torch.uint8))
 
 
+@pytest.mark.parametrize("shape", [(2, 96, 64), (1, 33, 31), (0, 32, 32), (3, 0, 5)])
+@pytest.mark.parametrize("style", [{}, {"scale_group": 256, "tile_rows": 32}, {"format": "e5m2", "scale_rule": "even"}])
+def test_experts_are_rows_and_columns(shape, style):
+    w = rand(*shape)
+    E, N, K = shape
+    row_codes, row_scales, codes, scales = mt.quantize_experts(w, **style)
+    assert row_codes.is_contiguous() and (w.numel() == 0 or codes.stride() == (N * K, 1, N))
+    for expert in range(E):
+        want = mt.quantize_rows(w[expert], **style)
+        assert torch.equal(row_codes[expert].view(torch.uint8), want[0].view(torch.uint8))
+        assert torch.equal(row_scales[expert], want[1])
+    want = mt.quantize_3d(w, **style)
+    assert (codes.dtype, codes.stride()) == (want[0].dtype, want[0].stride())
+    assert torch.equal(codes.view(torch.uint8), want[0].view(torch.uint8))
+    assert torch.equal(scales, want[1])
+
+
+def test_both_forms_of_experts_multiply():
+    """Given to grouped_linear and its backward pass, they are what those quantize themselves."""
+    x, w, dy, ends = rand(50, 64), rand(3, 96, 64), rand(50, 96), make_ends([5, 0, 45])
+    row_codes, row_scales, codes, scales = mt.quantize_experts(w)
+    assert torch.equal(
+        OPS.grouped_linear(x, None, ends, None, None, None, row_codes, row_scales), OPS.grouped_linear(x, w, ends)
+    )
+    given = (*(None,) * 7, codes, scales)
+    assert torch.equal(
+        OPS.grouped_linear_backward(dy, None, None, ends, *given)[0], OPS.grouped_linear_backward(dy, None, w, ends)[0]
+    )
+
+
 def test_strides_do_not_change_codes():
     x = rand(64, 96)
     want = mt.quantize_rows(x)
@@ -173,8 +205,8 @@ def test_padding_comes_back_with_its_gradient():
 
 
 def test_codes_carry_no_gradient():
-    codes, scales = mt.quantize_3d(rand(2, 32, 32, grad=True))
-    assert not codes.requires_grad and not scales.requires_grad
+    w = rand(2, 32, 32, grad=True)
+    assert not any(t.requires_grad for t in (*mt.quantize_3d(w), *mt.quantize_experts(w)))
 
 
 def test_bad_words_and_devices():

@@ -34,6 +34,7 @@ def list_calls():
             yield "quantize_both", [x, None], (), style
             yield "quantize_both", [make(M, K, dtype=F32), make(1, dtype=I32)], (), style
         yield "quantize_3d", [make(3, M, K)], (), {}
+        yield "quantize_experts", [make(3, M, K)], (), {}
         yield "dequantize", [make(M, K, dtype=E4M3), make(M, blocks(K), dtype=U8)], (), {"out_dtype": F32}
         yield "dequantize", [make(2, M, K, dtype=U8), make(2, M, blocks(K), dtype=U8)], (), {"format": "e5m2"}
         for layout, groups in (("plain", 0), ("m_groups", 2), ("k_groups", 5), ("per_expert", 0)):

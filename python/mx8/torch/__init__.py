@@ -23,6 +23,7 @@ from .quantize import (
     quantize_3d,
     quantize_both,
     quantize_cols,
+    quantize_experts,
     quantize_rows,
     unblock_scales,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "quantize_3d",
     "quantize_both",
     "quantize_cols",
+    "quantize_experts",
     "quantize_rows",
     "unblock_scales",
 ]

@@ -15,6 +15,9 @@ from . import _run
 from ._eager import PRODUCTS
 from ._table import RULES_OF, Call, Rule
 
+# Which output is stored transposed, (E, K, N): of all others the shape says the strides.
+COLUMN_CODES = {"quantize_3d": 0, "quantize_experts": 2}
+
 TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
 
 library = torch.library.Library("mx8", "DEF")
@@ -57,9 +60,12 @@ def _make_fake(name: str, rule: Rule, splitter: Splitter) -> Callable[..., Any]:
             for sizes, dtype in rule.outputs(Call(rule, tensors, shape, options)):
                 out = torch.empty((0,) if sizes is None else sizes, dtype=dtype, device=device)
                 results.append(out)
-            if name == "quantize_3d":
-                E, N, K = results[0].shape
-                results[0] = torch.empty_strided((E, N, K), (N * K, 1, N), dtype=results[0].dtype, device=device)
+            if name in COLUMN_CODES:
+                index = COLUMN_CODES[name]
+                E, N, K = results[index].shape
+                results[index] = torch.empty_strided(
+                    (E, N, K), (N * K, 1, N), dtype=results[index].dtype, device=device
+                )
         else:
             for sizes, strides, dtype in _run.infer(rule, tensors, shape, options):
                 results.append(torch.empty_strided(sizes, strides, dtype=dtype, device=device))

@@ -1,4 +1,4 @@
-"""DTensor sharding rules of torch.ops.mx8.*, the 3D quantizer included.
+"""DTensor sharding rules of torch.ops.mx8.*, the quantizers of expert weights included.
 
 An axis of an operator is a letter, as in _table.py. Sharding a letter shards every tensor that has it, leaves the
 others whole, and makes an output that lacks it a partial sum. A letter whose blocks or tiles would be cut
@@ -33,7 +33,7 @@ def _group(options: dict[str, Any]) -> int:
 
 
 def _either(options: dict[str, Any]) -> int:
-    return max(options["scale_group"], options["tile_rows"], options["col_tile_rows"])
+    return max(options["scale_group"], options["tile_rows"], options.get("col_tile_rows", 0))
 
 
 def _tile(options: dict[str, Any]) -> int:
@@ -52,6 +52,7 @@ RULES: dict[str, tuple[tuple[str, ...], Units]] = {
     "quantize_cols": (("KM", "KM", ""), {"M": _group, "K": _tile}),
     "quantize_both": (("MK", "MK", "KM", "KM", ""), {"M": _either, "K": _either}),
     "quantize_3d": (("ENK", "ENK"), {"E": _one, "N": _group, "K": _tile}),
+    "quantize_experts": (("ENK", "ENK", "ENK", "ENK"), {"E": _one, "N": _either, "K": _either}),
     "group_pad": (("PK", "", ""), {"K": _one}),
     "linear": (("MN",), PRODUCT | {"M": _one}),
     "linear_backward": (("MK", "NK", "N"), PRODUCT | {"M": _one}),

@@ -185,6 +185,14 @@ def _rows(call: Call) -> list:
     return [(call.spell("MK"), call.codes), (call.spell("Mk"), torch.uint8)]
 
 
+def _experts(call: Call) -> list:
+    return [(call.spell("ENK"), call.codes), (call.spell("EnK"), torch.uint8)]
+
+
+def _both_experts(call: Call) -> list:
+    return [(call.spell("ENK"), call.codes), (call.spell("ENk"), torch.uint8), *_experts(call)]
+
+
 def _blocked(call: Call) -> list:
     plain: Sequence[Any] = call.first.shape
     rows, cols = plain[-2], plain[-1]
@@ -232,13 +240,8 @@ RULES_OF = {
     "quantize_both": Rule(
         "quantize_both", False, ("MK", "G"), lambda c: _rows(c) + _columns(c), (*STYLE, COL_TILE, ALIGNMENT), _padded
     ),
-    "quantize_3d": Rule(
-        "quantize_3d",
-        False,
-        ("ENK",),
-        lambda c: [(c.spell("ENK"), c.codes), (c.spell("EnK"), torch.uint8)],
-        STYLE,
-    ),
+    "quantize_3d": Rule("quantize_3d", False, ("ENK",), _experts, STYLE),
+    "quantize_experts": Rule("quantize_experts", False, ("ENK",), _both_experts, STYLE),
     "dequantize": Rule(
         "dequantize",
         False,

@@ -73,6 +73,17 @@ def quantize_3d(
     return call("quantize_3d", (w,), (scale_rule, scale_group, tile_rows, format))
 
 
+def quantize_experts(
+    w: torch.Tensor, *, scale_rule: str = "rceil", scale_group: int = 32, tile_rows: int = 1, format: str = "e4m3"
+) -> tuple[torch.Tensor, ...]:
+    """Both forms of expert weights w (E, N, K) from one read: row codes, row scales, column codes, column scales.
+
+    Row codes (E, N, K) and scales (E, N, ceil(K/32)) are those of quantize_rows for each expert, the right operand of
+    the forward pass; column codes and scales are those of quantize_3d.
+    """
+    return call("quantize_experts", (w,), (scale_rule, scale_group, tile_rows, format))
+
+
 def dequantize(
     codes: torch.Tensor, scales: torch.Tensor, *, out_dtype: torch.dtype = torch.bfloat16, format: str = "e4m3"
 ) -> torch.Tensor:
