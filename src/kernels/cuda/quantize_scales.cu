@@ -11,6 +11,7 @@ struct Spread {
     const uint8_t *from; int64_t pitch, batch_step, group_step;
     uint8_t *to; int64_t to_batch, to_line, to_block;
     int lines, blocks, filled; // blocks from `filled` on are zero
+    const int *end; // NULL, or where groups of rows end: lines from there on have no bytes and are left alone
 };
 
 enum { LINES = 128, GROUPS = 32 };
@@ -19,16 +20,17 @@ enum { LINES = 128, GROUPS = 32 };
 template <class UNIT> __global__ __launch_bounds__(256) void spread_along(const __grid_constant__ Spread s) {
     __shared__ __align__(4) uint8_t tile[GROUPS][LINES + 4];
     const int line0 = blockIdx.x * LINES, group0 = blockIdx.y * GROUPS, groups = divide_up(s.blocks, 8);
+    const int lines = s.end ? min(s.lines, *s.end) : s.lines;
     const uint8_t *from = s.from + blockIdx.z * s.batch_step + group0 * s.group_step + line0;
     for (int i = threadIdx.x; i < GROUPS * LINES; i += 256) {
         const int g = i / LINES, l = i % LINES;
-        tile[g][l] = group0 + g < groups && line0 + l < s.lines ? from[g * s.group_step + l] : 0;
+        tile[g][l] = group0 + g < groups && line0 + l < lines ? from[g * s.group_step + l] : 0;
     }
     __syncthreads();
     constexpr int SIZE = sizeof(UNIT), UNITS = GROUPS * 8 / SIZE;
     for (int i = threadIdx.x; i < LINES * UNITS; i += 256) {
         const int l = i / UNITS, block = i % UNITS * SIZE, b = group0 * 8 + block;
-        if (line0 + l >= s.lines || b >= s.blocks) continue;
+        if (line0 + l >= lines || b >= s.blocks) continue;
         uint64_t v = tile[block / 8][l] * 0x0101010101010101ull;
         if (b + SIZE > s.filled) v = b >= s.filled ? 0 : v & ((1ull << 8 * (s.filled - b)) - 1);
         uint8_t *to = s.to + blockIdx.z * s.to_batch + (line0 + l) * s.to_line + b;
@@ -86,14 +88,15 @@ Job gather_scales(const struct mx8_exec *x, const Job &p) {
 enum mx8_status spread_scales(const struct mx8_exec *x, const Job &p) {
     if (p.row_bytes) {
         const int blocks = divide_up(p.cols, 32);
-        const Spread s = {p.row_bytes, p.row_pitch, p.rows, p.row_pitch, p.row_scales, p.rs_batch, p.rs_row, 1, p.rows, blocks, blocks};
+        const Spread s = {p.row_bytes, p.row_pitch, p.rows, p.row_pitch, p.row_scales, p.rs_batch, p.rs_row, 1, p.rows, blocks, blocks,
+                          p.n_groups > 0 ? p.offsets + p.n_groups - 1 : NULL};
         const enum mx8_status status = spread(x, s, p.batch);
         if (status != MX8_OK) return status;
     }
     if (!p.col_bytes) return MX8_OK;
     const int64_t bands = divide_up(p.rows, 256);
     const Spread s = {p.col_bytes, p.col_pitch, bands * p.col_pitch, p.col_pitch, p.col_scales, p.cs_batch, p.cs_col, p.cs_block,
-                      p.cols, divide_up(p.padded_rows, 32), divide_up(p.rows, 32)};
+                      p.cols, divide_up(p.padded_rows, 32), divide_up(p.rows, 32), NULL};
     return spread(x, s, p.batch);
 }
 } // namespace fused
