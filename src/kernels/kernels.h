@@ -253,6 +253,11 @@ struct mx8_kernels {
     /* What only some backends have: NULL, or UNSUPPORTED without a message for a job that they do not take. */
     enum mx8_status (*quantize_from)(
         const struct mx8_exec *x, const struct mx8_quant_source *s, const struct mx8_quant_job *j);
+    /* Codes of swiglu_backward's dgate and dup, which are not stored: of s only gate, up, dh and their sizes are read, of
+     * the jobs everything but src and its strides. Both have both orientations, and the same options and groups;
+     * padded_ends may be NULL in one of them. */
+    enum mx8_status (*quantize_swiglu_backward)(const struct mx8_exec *x, const struct mx8_swiglu_job *s,
+        const struct mx8_quant_job *dgate, const struct mx8_quant_job *dup);
     /* rmsnorm, and the row codes of its y; j->src and its strides are not used. */
     enum mx8_status (*rmsnorm_quantize)(
         const struct mx8_exec *x, const struct mx8_rmsnorm_job *n, const struct mx8_quant_job *j);

@@ -161,6 +161,13 @@ static enum mx8_status timed_quantize_from(
         quantize_from(x, s, j));
 }
 
+static enum mx8_status timed_quantize_swiglu_backward(const struct mx8_exec *x, const struct mx8_swiglu_job *s,
+    const struct mx8_quant_job *dgate, const struct mx8_quant_job *dup) {
+    const double n = (double)dgate->rows * (double)dgate->cols;
+    RUN(x, move("swiglu backward and quantize", n * (3 * size_of(dgate->src_dtype) + 4 * 33.0 / 32.0)),
+        quantize_swiglu_backward(x, s, dgate, dup));
+}
+
 static enum mx8_status timed_rmsnorm_quantize(
     const struct mx8_exec *x, const struct mx8_rmsnorm_job *n, const struct mx8_quant_job *j) {
     const double values = (double)n->T * (double)n->D;
@@ -172,6 +179,7 @@ static void fill_table(struct mx8_kernels *k) {
 #define SET(name, job, cost) k->name = timed_##name;
     JOBS(SET)
     if (k->quantize_from) k->quantize_from = timed_quantize_from;
+    if (k->quantize_swiglu_backward) k->quantize_swiglu_backward = timed_quantize_swiglu_backward;
     if (k->rmsnorm_quantize) k->rmsnorm_quantize = timed_rmsnorm_quantize;
     k->upload = timed_upload;
     k->copy = timed_copy;

@@ -189,6 +189,10 @@ struct mx8_maker { enum mx8_row stores, codes; struct mx8_tensor in[4]; int32_t 
  * undefined. */
 enum mx8_status mx8i_make_forms(struct mx8_model *m, struct mx8_forms *f, struct mx8_need need,
     const struct mx8_maker *maker, struct mx8_tensor offsets, struct mx8_stack *cols);
+/* Codes of swiglu's gradients, both at once: d[0] of dgate, d[1] of dup. Forms of d that are there say where codes go, the
+ * others come from scratch; `up` was taken right behind `gate`, and what both hold is undefined afterwards. */
+enum mx8_status mx8i_make_gradient_forms(struct mx8_model *m, struct mx8_forms d[2], struct mx8_tensor dhidden,
+    struct mx8_tensor gate, struct mx8_tensor up, struct mx8_tensor offsets);
 /* Drops the forms that were in scratch. */
 void mx8i_forget_forms(struct mx8_forms *f, struct mx8_need need);
 
@@ -211,6 +215,9 @@ enum mx8_status mx8i_run_linear(struct mx8_model *m, struct mx8_tensor y, const 
     const struct mx8_param *p, struct mx8_tensor offsets);
 /* dx, and p's gradient. Quantizes dy itself (into scratch, released before it returns). */
 enum mx8_status mx8i_run_linear_backward(struct mx8_model *m, struct mx8_tensor dx, struct mx8_tensor dy,
+    const struct mx8_forms *x, const struct mx8_param *p, struct mx8_tensor offsets);
+/* The same of a dy whose codes, as far as p asks for them, were made before. d->hp has memory, which is read if they were not. */
+enum mx8_status mx8i_multiply_backward(struct mx8_model *m, struct mx8_tensor dx, const struct mx8_forms *d,
     const struct mx8_forms *x, const struct mx8_param *p, struct mx8_tensor offsets);
 enum mx8_status mx8i_run_add(struct mx8_model *m, struct mx8_tensor y, struct mx8_tensor a, struct mx8_tensor b);
 /* y = norm(x (+ add)); sum (absent without add) receives x + add. */

@@ -148,15 +148,17 @@ static void take_like(struct mx8_stack *s, struct mx8_tensor *t) {
 }
 
 /* A product over the rows reads whole blocks, and the quantizer's column codes end with the last row. Where that is
- * inside a block, lines get room for the rest of it, zeroed. Returns what the product reads; *out is what is written.
- */
+ * inside a block, lines get room for the rest of it, zeroed. *whole is what the product reads, *out what is written.
+ * A *whole that is there already has held such codes: its lines end with zeros. */
 static enum mx8_status take_columns(
     struct mx8_model *m, struct mx8_stack *s, struct mx8_tensor *out, struct mx8_tensor *whole) {
     const int64_t M = out->shape[1], padded = (M + MX8_BLOCK - 1) / MX8_BLOCK * MX8_BLOCK;
-    *whole = mx8i_take_rows(s, out->dtype, out->shape[0], padded);
+    const int32_t is_used = whole->ndim;
+    if (!is_used) *whole = mx8i_take_rows(s, out->dtype, out->shape[0], padded);
+    whole->dtype = out->dtype;
     out->data = whole->data;
     out->stride[0] = padded;
-    if (m->planning || M == padded) return MX8_OK;
+    if (m->planning || is_used || M == padded) return MX8_OK;
     return m->ctx->exec.k->fill(&m->ctx->exec, whole->data, 0, (size_t)(out->shape[0] * padded));
 }
 
@@ -229,6 +231,32 @@ enum mx8_status mx8i_make_forms(struct mx8_model *m, struct mx8_forms *f, struct
     return mx8i_quantize_forms(m, f, need, offsets, cols, 0);
 }
 
+/* Places of d's codes, from where `out` describes them: those that are absent in d come from scratch. */
+static enum mx8_status place_forms(struct mx8_model *m, struct mx8_forms *d, struct mx8_tensor out[4]) {
+    if (!d->row.ndim) d->row = mx8i_take(&m->scratch, out[0].dtype, 2, out[0].shape);
+    if (!d->row_scale.ndim) d->row_scale = mx8i_take(&m->scratch, out[1].dtype, 2, out[1].shape);
+    MX8_TRY(take_columns(m, &m->scratch, &out[2], &d->col));
+    if (!d->col_scale.ndim) d->col_scale = mx8i_take(&m->scratch, out[3].dtype, 2, out[3].shape);
+    out[0].data = d->row.data;
+    out[1].data = d->row_scale.data;
+    out[3].data = d->col_scale.data;
+    d->row.dtype = out[0].dtype;
+    return MX8_OK;
+}
+
+enum mx8_status mx8i_make_gradient_forms(struct mx8_model *m, struct mx8_forms d[2], struct mx8_tensor dhidden,
+    struct mx8_tensor gate, struct mx8_tensor up, struct mx8_tensor offsets) {
+    const struct mx8_op *op = mx8_get_op(MX8_OP_SWIGLU_BACKWARD_QUANTIZE);
+    struct mx8_op_call c = {.in = {dhidden, gate, up, offsets}, .n_in = 4, .options = make_quantizer(m, 1)};
+    MX8_TRY(mx8_infer_op(op, 0, &c));
+    for (int32_t i = 0; i < 2; i++) MX8_TRY(place_forms(m, &d[i], &c.out[4 * i]));
+    if (m->planning) return MX8_OK;
+    c.workspace = gate.data; /* one was saved behind the other: the layout that the operator asks for */
+    c.workspace_size = (size_t)((uint8_t *)up.data - (uint8_t *)gate.data) +
+                       (size_t)mx8_count_elements(&up) * mx8_get_dtype_size(up.dtype);
+    return run(m, op, 0, &c);
+}
+
 void mx8i_forget_forms(struct mx8_forms *f, struct mx8_need need) {
     f->row = f->row_scale = MX8_ABSENT;
     if (!need.hp) f->hp = MX8_ABSENT;
@@ -255,32 +283,40 @@ enum mx8_status mx8i_run_linear(struct mx8_model *m, struct mx8_tensor y, const 
     return status;
 }
 
-enum mx8_status mx8i_run_linear_backward(struct mx8_model *m, struct mx8_tensor dx, struct mx8_tensor dy,
+enum mx8_status mx8i_multiply_backward(struct mx8_model *m, struct mx8_tensor dx, const struct mx8_forms *d,
     const struct mx8_forms *x, const struct mx8_param *p, struct mx8_tensor offsets) {
-    size_t mark = m->scratch.used;
-    struct mx8_forms w = mx8i_view_weight(m, p), a = *x, d = {.hp = dy};
-    MX8_TRY(mx8i_dump_linear(m, p, x->hp, dy, offsets));
-    name_weight(m, p);
-    MX8_TRY(mx8i_quantize_forms(m, &d, mx8i_find_need(m, 1, 1, &p), offsets, &m->scratch, 1));
+    struct mx8_forms w = mx8i_view_weight(m, p), a = *x;
     if (!p->mxfp8) a.col = a.col_scale = MX8_ABSENT; /* made for another consumer */
     struct mx8_op_call c = {.out = {dx, mx8i_view_gradient(m, p)}, .n_out = 2, .options = mx8i_make_options(m, p)};
     struct mx8_tensor *in = c.in;
-    *in++ = dy;
+    *in++ = d->hp;
     *in++ = a.hp;
     *in++ = w.hp;
     if (p->ndim == 3) *in++ = offsets;
-    *in++ = d.row;
-    *in++ = d.row_scale;
-    *in++ = d.col;
-    *in++ = d.col_scale;
-    if (p->ndim == 3) *in++ = d.ends;
+    *in++ = d->row;
+    *in++ = d->row_scale;
+    *in++ = d->col;
+    *in++ = d->col_scale;
+    if (p->ndim == 3) *in++ = d->ends;
     *in++ = a.col;
     *in++ = a.col_scale;
     *in++ = w.col;
     *in++ = w.col_scale;
     c.n_in = (int32_t)(in - c.in);
+    name_weight(m, p);
     MX8_TRY(mx8i_call(m, p->ndim == 3 ? MX8_OP_GROUPED_LINEAR : MX8_OP_LINEAR, 1, &c));
     name_weight(m, NULL);
+    return MX8_OK;
+}
+
+enum mx8_status mx8i_run_linear_backward(struct mx8_model *m, struct mx8_tensor dx, struct mx8_tensor dy,
+    const struct mx8_forms *x, const struct mx8_param *p, struct mx8_tensor offsets) {
+    size_t mark = m->scratch.used;
+    struct mx8_forms d = {.hp = dy};
+    MX8_TRY(mx8i_dump_linear(m, p, x->hp, dy, offsets));
+    name_weight(m, p);
+    MX8_TRY(mx8i_quantize_forms(m, &d, mx8i_find_need(m, 1, 1, &p), offsets, &m->scratch, 1));
+    MX8_TRY(mx8i_multiply_backward(m, dx, &d, x, p, offsets));
     m->scratch.used = mark;
     return MX8_OK;
 }

@@ -15,7 +15,8 @@ extern const struct mx8_op_row mx8i_attention_row;                              
 extern const struct mx8_op_row mx8i_router_row, mx8i_permute_row, mx8i_combine_row;        /* router.c */
 extern const struct mx8_op_row mx8i_embedding_row, mx8i_swiglu_row, mx8i_add_row;          /* elementwise.c */
 extern const struct mx8_op_row mx8i_clamp_row;                                             /* clamp.c */
-extern const struct mx8_op_row mx8i_swiglu_quantize_row, mx8i_permute_quantize_row;        /* quantize_made.c */
+extern const struct mx8_op_row mx8i_swiglu_quantize_row, mx8i_permute_quantize_row,
+    mx8i_swiglu_backward_quantize_row;                                                     /* quantize_made.c */
 extern const struct mx8_op_row mx8i_lm_head_loss_row;                                      /* lm_head.c */
 
 /* The row behind a public operator, which is its first member. */

@@ -56,6 +56,7 @@
  *  permute_quantize (x (T,D), order (T*k), positions (T,k), weights?, offsets?) -> the same of rows (T*k,D)
  *  rmsnorm_quantize (x (T,D), w (D), add? (T,D))   -> (y, rstd (T) f32, sum? (T,D), codes (T,D), scales (T,D/32))
  *  quantize_experts (w (E,N,K))                    -> (row_codes (E,N,K), row_scales (E,N,K/32), codes, scales as quantize_3d)
+ *  swiglu_backward_quantize (dh (M,F), gate, up, offsets?) -> (dgate's row_codes? (M,F), row_scales?, col_codes? (F,Mp), col_scales?, dup's)
  *
  * options.accumulate adds into dw, dbias and the rmsnorm and embedding weight gradients. Weight gradients are f32 unless
  * the caller's output says bf16. */
@@ -71,7 +72,7 @@ enum mx8_row { /* index of a row in the table */
     MX8_OP_LINEAR, MX8_OP_GROUPED_LINEAR,
     MX8_OP_EMBEDDING, MX8_OP_RMSNORM, MX8_OP_ROPE, MX8_OP_ATTENTION, MX8_OP_ROUTER, MX8_OP_PERMUTE, MX8_OP_COMBINE,
     MX8_OP_SWIGLU, MX8_OP_LM_HEAD_LOSS, MX8_OP_ADD, MX8_OP_CLAMP, MX8_OP_SWIGLU_QUANTIZE, MX8_OP_PERMUTE_QUANTIZE,
-    MX8_OP_RMSNORM_QUANTIZE, MX8_OP_QUANTIZE_EXPERTS,
+    MX8_OP_RMSNORM_QUANTIZE, MX8_OP_QUANTIZE_EXPERTS, MX8_OP_SWIGLU_BACKWARD_QUANTIZE,
     MX8_OP_COUNT
 };
 

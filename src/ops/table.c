@@ -34,6 +34,7 @@ static const struct mx8_op_row *const rows[MX8_OP_COUNT] = {
     [MX8_OP_PERMUTE_QUANTIZE] = &mx8i_permute_quantize_row,
     [MX8_OP_RMSNORM_QUANTIZE] = &mx8i_rmsnorm_quantize_row,
     [MX8_OP_QUANTIZE_EXPERTS] = &mx8i_quantize_experts_row,
+    [MX8_OP_SWIGLU_BACKWARD_QUANTIZE] = &mx8i_swiglu_backward_quantize_row,
 };
 
 int32_t mx8_get_op_count(void) {

@@ -71,6 +71,46 @@ static void test_checkpointing_changes_no_bit(void **state) {
     }
 }
 
+/* With scale groups of 256 the gradients inside an FFN exist as codes only, unless somebody looks at values: a dump
+ * does, here of nothing. */
+static void test_joined_gradients_change_no_bit(void **state) {
+    (void)state;
+    const int32_t modes[] = {MX8_AC_NONE, MX8_AC_FULL, MX8_AC_OPS};
+    struct mx8_dump nothing = {.folder = "/proc/none", .names = "no module"};
+    for (int i = 0; i < VARIANTS * 3 * 3; i++) {
+        struct mx8_model_config c = make_variant(i % VARIANTS);
+        const int way = i / VARIANTS / 3; /* all linears; experts alone; without their w2 */
+        struct mx8_recipe r = make_recipe("mxfp8_moe");
+        r.convert_linear = way != 1;
+        if (way == 2) snprintf(r.expert_fqns, sizeof r.expert_fqns, "experts.w1,experts.w3");
+        r.scale_group = 256;
+        r.scale_rule = i % 2 ? MX8_SCALE_FLOOR : MX8_SCALE_RCEIL;
+        r.alignment = 32 << i % 3;
+        struct mx8_model_options o = small;
+        o.training = 1;
+        o.ac_mode = modes[i / VARIANTS % 3];
+        struct subject s[2];
+        double loss[2];
+        int32_t *ids = NULL;
+        for (int apart = 0; apart < 2; apart++) {
+            s[apart] = (struct subject){.ctx = make_context(1), .T = o.batch * o.seq_len};
+            assert_ok(mx8i_plan_model(&c, &r, &o, &s[apart].m));
+            assert_ok(mx8i_allocate_model(s[apart].m, s[apart].ctx));
+            assert_ok(mx8i_init_weights(s[apart].m, 7));
+            mx8i_set_dump(s[apart].m, apart ? &nothing : NULL);
+            if (!ids) ids = make_tokens(s[0].T, c.vocab_size, 1);
+            for (int again = 0; again < 2; again++) loss[apart] = step(&s[apart], ids); /* over what the first one left */
+        }
+        assert_true(loss[0] == loss[1]);
+        assert_same_gradients(s[0].m, s[1].m);
+        int64_t clipped[2];
+        for (int apart = 0; apart < 2; apart++) assert_ok(mx8i_take_saturated(s[apart].m, &clipped[apart]));
+        assert_int_equal(clipped[0], clipped[1]);
+        free(ids);
+        for (int apart = 0; apart < 2; apart++) free_subject(&s[apart]);
+    }
+}
+
 static void test_threads_change_no_bit(void **state) {
     (void)state;
     for (int i = 0; i < VARIANTS; i++) {
@@ -461,7 +501,7 @@ static void test_bad_batches(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_checkpointing_changes_no_bit),
-        cmocka_unit_test(test_threads_change_no_bit), cmocka_unit_test(test_accumulation), cmocka_unit_test(test_head_in_gradients), cmocka_unit_test(test_graph_fallback),
+        cmocka_unit_test(test_joined_gradients_change_no_bit), cmocka_unit_test(test_threads_change_no_bit), cmocka_unit_test(test_accumulation), cmocka_unit_test(test_head_in_gradients), cmocka_unit_test(test_graph_fallback),
         cmocka_unit_test(test_gradients_are_replaced), cmocka_unit_test(test_validation),
         cmocka_unit_test(test_ignored_targets), cmocka_unit_test(test_empty_experts),
         cmocka_unit_test(test_recipe_options), cmocka_unit_test(test_weight_codes),

@@ -1,4 +1,5 @@
-/* swiglu_quantize and permute_quantize: the codes of the two calls that they stand for, whichever outputs are wanted.
+/* swiglu_quantize, swiglu_backward_quantize and permute_quantize: the codes of the two calls that they stand for,
+ * whichever outputs are wanted.
  */
 #include "ops_test.h"
 
@@ -77,6 +78,59 @@ static void test_swiglu_codes(void **state) {
     }
 }
 
+/* dh, gate, up, offsets?: codes of both gradients with all outputs, with one orientation of one of them, and with
+ * gate's and up's own memory as the workspace. */
+static void expect_gradient_codes(const struct mx8_op_call *call, const struct mx8_tensor gradient[2]) {
+    const struct mx8_op *op = mx8_find_op("swiglu_backward_quantize");
+    struct mx8_op_call stored[2], made = *call;
+    int64_t counts[3][2];
+    for (int g = 0; g < 2; g++) {
+        stored[g] = (struct mx8_op_call){.in = {gradient[g], call->in[3]}, .options = call->options};
+        run_counted("quantize_both", &stored[g], counts[g]);
+    }
+    run_counted("swiglu_backward_quantize", &made, counts[2]);
+    for (int i = 0; i < 2; i++) assert_int_equal(counts[2][i], counts[0][i] + counts[1][i]);
+    assert_true((counts[2][1] > 0) == (call->options.scale_group > 32));
+    for (int i = 0; i < 8; i++) assert_equal(&made.out[i], &stored[i / ENDS].out[i % ENDS]);
+
+    for (int pair = 0; pair < 8; pair += 2) { /* the other three stay absent */
+        struct mx8_op_call one = made;
+        for (int i = 0; i < 8; i++) {
+            if (i / 2 * 2 != pair) one.out[i] = (struct mx8_tensor){0};
+            if (mx8i_is_present(&one.out[i])) fill(&one.out[i], 255);
+        }
+        assert_ok(mx8_run_op(shelf.ctx, op, 0, &one));
+        for (int i = pair; i < pair + 2; i++) assert_equal(&one.out[i], &stored[i / ENDS].out[i % ENDS]);
+        one.out[pair + 1] = (struct mx8_tensor){0};
+        assert_status(mx8_run_op(shelf.ctx, op, 0, &one), MX8_INVALID_ARGUMENT);
+        assert_message("scales is missing, expected codes and scales or neither");
+    }
+
+    struct mx8_op_call in_place = made;
+    memcpy(made.workspace, call->in[1].data, mx8_count_elements(&call->in[1]) * mx8_get_dtype_size(call->in[1].dtype));
+    in_place.in[1].data = made.workspace;
+    const size_t bytes = (size_t)mx8_count_elements(&call->in[2]) * mx8_get_dtype_size(call->in[2].dtype);
+    in_place.in[2].data = (char *)made.workspace + (bytes + 255) / 256 * 256;
+    memcpy(in_place.in[2].data, call->in[2].data, bytes);
+    for (int i = 0; i < 8; i++) fill(&in_place.out[i], 255);
+    assert_ok(mx8_run_op(shelf.ctx, op, 0, &in_place));
+    for (int i = 0; i < 8; i++) assert_equal(&in_place.out[i], &stored[i / ENDS].out[i % ENDS]);
+}
+
+static void test_gradient_codes(void **state) {
+    (void)state;
+    for (int i = 0; i < (int)(sizeof cases / sizeof cases[0]); i++) {
+        struct mx8_tensor in[3], offsets = {0};
+        if (cases[i].n_groups) offsets = new_i32(cases[i].n_groups, cases[i].ends);
+        for (int o = 0; o < 3; o++) in[o] = new_normal(cases[i].dtype, 1, SHAPE(cases[i].rows, cases[i].cols));
+        raise_first_column(&in[0]);
+        struct mx8_op_call backward = {.in = {in[0], in[1], in[2]}};
+        run_call("swiglu", 1, &backward);
+        struct mx8_op_call c = {.in = {in[0], in[1], in[2], offsets}, .n_in = 4, .options = cases[i].options};
+        expect_gradient_codes(&c, backward.out);
+    }
+}
+
 static void test_permuted_codes(void **state) {
     (void)state;
     for (int i = 0; i < 2 * (int)(sizeof cases / sizeof cases[0]); i++) {
@@ -138,7 +192,8 @@ static void test_expert_codes(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_shelf_test(test_swiglu_codes), cmocka_shelf_test(test_permuted_codes),
-        cmocka_shelf_test(test_norm_codes), cmocka_shelf_test(test_expert_codes)};
+    const struct CMUnitTest tests[] = {cmocka_shelf_test(test_swiglu_codes), cmocka_shelf_test(test_gradient_codes),
+        cmocka_shelf_test(test_permuted_codes), cmocka_shelf_test(test_norm_codes),
+        cmocka_shelf_test(test_expert_codes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

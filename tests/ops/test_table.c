@@ -69,7 +69,7 @@ struct shape {
 struct infer_case {
     const char *op;
     int backward;
-    struct shape in[9], out[6];
+    struct shape in[9], out[8];
     struct mx8_op_options options;
     const char *words[3];
 };
@@ -216,6 +216,16 @@ static const struct infer_case infer_cases[] = {
         {{CODE, 2, {70, 5}}, {SCALE, 2, {70, 1}}, {CODE, 2, {5, 160}}, {SCALE, 2, {5, 5}}, {I32, 1, {2}}}, {0}, {0}},
     {"swiglu_quantize", 0, {{BF16, 2, {70, 5}}, {F32, 2, {70, 5}}}, {{0}}, {0}, {"up is f32, expected bf16"}},
     {"swiglu_quantize", 0, {{BF16, 2, {70, 5}}, {BF16, 2, {70, 5}}, {I32, 1, {0}}}, {{0}}, {0}, {"at least one group"}},
+    {"swiglu_backward_quantize", 0, {{BF16, 2, {70, 5}}, {BF16, 2, {70, 5}}, {BF16, 2, {70, 5}}},
+        {{CODE, 2, {70, 5}}, {SCALE, 2, {70, 1}}, {CODE, 2, {5, 70}}, {SCALE, 2, {5, 3}}, {CODE, 2, {70, 5}},
+            {SCALE, 2, {70, 1}}, {CODE, 2, {5, 70}}, {SCALE, 2, {5, 3}}},
+        {0}, {0}},
+    {"swiglu_backward_quantize", 0, {{BF16, 2, {70, 5}}, {BF16, 2, {70, 5}}, {BF16, 2, {70, 5}}, {I32, 1, {2}}},
+        {{CODE, 2, {70, 5}}, {SCALE, 2, {70, 1}}, {CODE, 2, {5, 160}}, {SCALE, 2, {5, 5}}, {CODE, 2, {70, 5}},
+            {SCALE, 2, {70, 1}}, {CODE, 2, {5, 160}}, {SCALE, 2, {5, 5}}},
+        {0}, {0}},
+    {"swiglu_backward_quantize", 0, {{BF16, 2, {70, 5}}, {BF16, 2, {70, 6}}, {BF16, 2, {70, 5}}}, {{0}}, {0},
+        {"gate has 6 columns, expected 5 (columns of dh)"}},
     {"permute_quantize", 0, {{F32, 2, {7, 5}}, {I32, 1, {14}}, {I32, 2, {7, 2}}},
         {{CODE, 2, {14, 5}}, {SCALE, 2, {14, 1}}, {CODE, 2, {5, 14}}, {SCALE, 2, {5, 1}}}, {0}, {0}},
     {"permute_quantize", 0, {{F32, 2, {7, 5}}, {I32, 1, {13}}, {I32, 2, {7, 2}}}, {{0}}, {0},
@@ -270,7 +280,7 @@ static void test_infer(void **state) {
             for (int w = 0; w < 3 && c->words[w]; w++) assert_message(c->words[w]);
         } else {
             if (status != MX8_OK) fail_msg("%s (case %d): %s", c->op, i, mx8_get_last_error());
-            for (int o = 0; o < 6; o++) check_shape(c, o, &call.out[o]);
+            for (int o = 0; o < 8; o++) check_shape(c, o, &call.out[o]);
         }
     }
 }
