@@ -12,27 +12,63 @@
 #include "base/number.h"
 #include "base/options_private.h"
 
+static char fold(char c) {
+    return c == '-' ? '_' : c;
+}
+
 static int is_same_key(const char *a, size_t a_size, const char *b, size_t b_size) {
     if (a_size != b_size) return 0;
     for (size_t i = 0; i < a_size; i++)
-        if ((a[i] == '-' ? '_' : a[i]) != (b[i] == '-' ? '_' : b[i])) return 0;
+        if (fold(a[i]) != fold(b[i])) return 0;
     return 1;
 }
 
-static int has_alias(const struct mx8_option *option, const char *key, size_t size) {
-    for (const char *alias = option->alias; alias && *alias;) {
-        size_t length = strcspn(alias, " ");
-        if (is_same_key(alias, length, key, size)) return 1;
-        alias += length + strspn(alias + length, " ");
-    }
+/* The key and then the aliases: moves *at behind the next spelling of an option and gives its size; 0: no more. */
+static size_t next_spelling(const struct mx8_option *option, const char **at, const char **spelling) {
+    int is_first = !*at;
+    *spelling = is_first ? option->key : *at + strspn(*at, " ");
+    size_t size = is_first ? strlen(option->key) : strcspn(*spelling, " ");
+    *at = is_first ? option->alias ? option->alias : "" : *spelling + size;
+    return size;
+}
+
+static int has_spelling(const struct mx8_option *option, const char *key, size_t size) {
+    const char *at = NULL, *spelling;
+    for (size_t n; (n = next_spelling(option, &at, &spelling)) > 0;)
+        if (is_same_key(spelling, n, key, size)) return 1;
     return 0;
 }
 
+/* A job looks up every option that there is: by a hash, or the table would be walked once for each of its rows. */
+static uint32_t hash_key(const char *key, size_t size) {
+    uint32_t hash = 2166136261u;
+    for (size_t i = 0; i < size; i++) hash = (hash ^ (uint8_t)fold(key[i])) * 16777619u;
+    return hash ^ hash >> 15;
+}
+
 int32_t mx8i_find_option(const struct mx8_options *o, const char *key, size_t size) {
-    for (int32_t i = 0; i < o->count; i++)
-        if (is_same_key(o->table[i].key, strlen(o->table[i].key), key, size) || has_alias(&o->table[i], key, size))
-            return i;
+    for (uint32_t at = hash_key(key, size) & o->mask; o->slot[at] >= 0; at = (at + 1) & o->mask)
+        if (has_spelling(&o->table[o->slot[at]], key, size)) return o->slot[at];
     return -1;
+}
+
+static enum mx8_status index_options(struct mx8_options *o) {
+    const char *at = NULL, *spelling;
+    uint32_t n = 0, slots = 16;
+    for (int32_t i = 0; i < o->count; i++, at = NULL)
+        while (next_spelling(&o->table[i], &at, &spelling)) n++;
+    while (slots < 2 * n) slots *= 2;
+    o->mask = slots - 1;
+    o->slot = mx8i_allocate(slots * sizeof *o->slot, "the options");
+    if (!o->slot) return MX8_OUT_OF_MEMORY;
+    memset(o->slot, 0xFF, slots * sizeof *o->slot); /* -1: free */
+    for (int32_t i = 0; i < o->count; i++, at = NULL)
+        for (size_t size; (size = next_spelling(&o->table[i], &at, &spelling)) > 0;) {
+            uint32_t to = hash_key(spelling, size) & o->mask;
+            while (o->slot[to] >= 0) to = (to + 1) & o->mask;
+            o->slot[to] = i;
+        }
+    return MX8_OK;
 }
 
 int mx8i_is_choice(const char *choices, const char *text) {
@@ -99,21 +135,21 @@ static const char *(*const checks[])(const struct mx8_option *option, const char
 };
 
 /* One block holds the text and then the source, so that a value lives as long as where it came from. */
-static enum mx8_status store(struct mx8_value *value, const char *text, const char *source, int32_t set) {
+static enum mx8_status store(struct mx8_value *value, const char *text, const char *source) {
     size_t text_size = strlen(text) + 1, source_size = strlen(source) + 1;
     char *block = mx8i_allocate(text_size + source_size, "an option's value");
     if (!block) return MX8_OUT_OF_MEMORY;
     memcpy(block, text, text_size);
     memcpy(block + text_size, source, source_size);
-    mx8i_release(value->text); /* last: text and source may point into it */
-    *value = (struct mx8_value){.text = block, .source = block + text_size, .set = set};
+    mx8i_release(value->block); /* last: text and source may point into it */
+    *value = (struct mx8_value){.text = block, .source = block + text_size, .set = 1, .block = block};
     return MX8_OK;
 }
 
 enum mx8_status mx8i_set_option_row(struct mx8_options *o, int32_t index, const char *text, const char *source) {
     const struct mx8_option *option = &o->table[index];
     const char *checked = checks[option->type](option, text);
-    if (checked) return store(&o->value[index], checked, source, 1);
+    if (checked) return store(&o->value[index], checked, source);
     char expected[256];
     mx8i_describe_option(option, expected, sizeof expected);
     return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: \"%s\", expected %s", option->key, text, expected);
@@ -125,32 +161,33 @@ enum mx8_status mx8i_set_option(struct mx8_options *o, const char *key, const ch
                      : mx8i_set_option_row(o, index, text, source);
 }
 
-/* An empty default is legal for every type; another must be a value that a user could give. */
-static enum mx8_status store_default(struct mx8_options *o, int32_t index) {
+/* An empty default is legal for every type; another must be a value that a user could give. The table owns it. */
+static enum mx8_status take_default(struct mx8_options *o, int32_t index) {
     const struct mx8_option *option = &o->table[index];
     const char *text = option->value ? option->value : "", *checked = *text ? checks[option->type](option, text) : text;
-    return checked
-               ? store(&o->value[index], checked, "default", 0)
-               : MX8_FAIL(MX8_INTERNAL, "option table: the default \"%s\" of %s is no value of it", text, option->key);
+    o->value[index] = (struct mx8_value){.text = checked, .source = "default"};
+    return checked ? MX8_OK
+                   : MX8_FAIL(MX8_INTERNAL, "option table: the default \"%s\" of %s is no value of it", text, option->key);
 }
 
 enum mx8_status mx8i_open_options(const struct mx8_option *table, int32_t count, struct mx8_options *out) {
     *out = (struct mx8_options){.table = table, .count = count};
     out->value = mx8i_allocate((size_t)count * sizeof *out->value, "the options");
-    enum mx8_status status = out->value ? MX8_OK : MX8_OUT_OF_MEMORY;
-    for (int32_t i = 0; i < count && status == MX8_OK; i++) status = store_default(out, i);
+    enum mx8_status status = out->value ? index_options(out) : MX8_OUT_OF_MEMORY;
+    for (int32_t i = 0; i < count && status == MX8_OK; i++) status = take_default(out, i);
     if (status != MX8_OK) mx8i_close_options(out);
     return status;
 }
 
 void mx8i_close_options(struct mx8_options *o) {
-    for (int32_t i = 0; o->value && i < o->count; i++) mx8i_release(o->value[i].text);
+    for (int32_t i = 0; o->value && i < o->count; i++) mx8i_release(o->value[i].block);
     mx8i_release(o->value);
+    mx8i_release(o->slot);
     *o = (struct mx8_options){0};
 }
 
 static const struct mx8_value *get_value(const struct mx8_options *o, const char *key) {
-    static const struct mx8_value none = {.text = (char *)"", .source = "default"};
+    static const struct mx8_value none = {.text = "", .source = "default"};
     int32_t index = mx8i_find_option(o, key, strlen(key));
     assert(index >= 0 && "a key that is not in the option table");
     return index < 0 ? &none : &o->value[index];

@@ -20,9 +20,20 @@ struct mx8_option {
     const char *alias;          /* another spelling of the key, or NULL; several separated by spaces */
 };
 
-struct mx8_value { char *text; const char *source; /* "default", path of the TOML, "command line" */ int32_t set; };
+struct mx8_value {
+    const char *text;
+    const char *source;         /* "default", path of the TOML, "command line" */
+    int32_t set;
+    char *block;                /* what owns text and source; NULL: the table does */
+};
 
-struct mx8_options { const struct mx8_option *table; int32_t count; struct mx8_value *value; };
+struct mx8_options {
+    const struct mx8_option *table; /* outlives this */
+    int32_t count;
+    struct mx8_value *value;
+    int32_t *slot;              /* rows by the hash of their keys and aliases, -1: none */
+    uint32_t mask;
+};
 
 enum mx8_status mx8i_open_options(const struct mx8_option *table, int32_t count, struct mx8_options *out);
 void mx8i_close_options(struct mx8_options *o);

@@ -63,9 +63,15 @@ static struct nearest find_nearest_key(const struct mx8_options *o, const char *
 
 static struct nearest find_nearest_section(const struct mx8_options *o, const char *section, size_t size) {
     struct nearest best = {.distance = (int)(size / 2) + 1};
+    const char *before = "";
+    size_t before_size = 0;
     for (int32_t i = 0; i < o->count; i++) {
         const char *known = o->table[i].key;
-        offer(&best, known, measure_section(known, strlen(known)), section, size);
+        size_t known_size = measure_section(known, strlen(known));
+        if (known_size == before_size && !memcmp(known, before, known_size)) continue; /* rows of a section are near */
+        offer(&best, known, known_size, section, size);
+        before = known;
+        before_size = known_size;
     }
     return best;
 }
@@ -222,21 +228,32 @@ static char *format_float(double value) {
     return mx8i_copy_text(text);
 }
 
+/* The items of an array, which is_fit looked at, with commas between them: one block, as a list may fill a file. */
+static char *join_items(const struct mx8_toml *first) {
+    enum { INT_SIZE = 20 };
+    size_t room = 1, size = 0;
+    for (const struct mx8_toml *item = first; item; item = item->next)
+        room += 1 + (item->type == MX8_TOML_TEXT ? item->text_size : INT_SIZE);
+    char *joined = mx8i_allocate(room, "a list");
+    for (const struct mx8_toml *item = first; item && joined; item = item->next) {
+        if (item != first) joined[size++] = ',';
+        if (item->type == MX8_TOML_TEXT) {
+            memcpy(joined + size, item->text, item->text_size);
+            size += item->text_size;
+        } else {
+            size += (size_t)snprintf(joined + size, room - size, "%lld", (long long)item->integer);
+        }
+    }
+    return joined;
+}
+
 /* A value that fits, as a flag would write it. NULL when out of memory. */
 static char *make_text(const struct mx8_toml *node) {
     if (node->type == MX8_TOML_TEXT) return mx8i_copy_text(node->text);
     if (node->type == MX8_TOML_INT) return mx8i_format_text("%lld", (long long)node->integer);
     if (node->type == MX8_TOML_FLOAT) return format_float(node->number);
     if (node->type == MX8_TOML_BOOL) return mx8i_copy_text(node->integer ? "true" : "false");
-    char *joined = mx8i_copy_text("");
-    for (const struct mx8_toml *item = node->child; item && joined; item = item->next) {
-        char *text = make_text(item);
-        char *longer = text ? mx8i_format_text("%s%s%s", joined, item == node->child ? "" : ",", text) : NULL;
-        mx8i_release(text);
-        mx8i_release(joined);
-        joined = longer;
-    }
-    return joined;
+    return join_items(node->child);
 }
 
 static enum mx8_status set_from_toml(

@@ -88,21 +88,27 @@ static int has_instructions(void) {
     return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (ebx & sha);
 }
 
-static void mix_blocks(uint32_t state[8], const uint8_t *blocks, size_t count) {
-    if (count && has_instructions())
-        mix_by_instruction(state, blocks, count);
-    else
-        mx8i_mix_sha256(state, blocks, count);
-}
 #else
-static void mix_blocks(uint32_t state[8], const uint8_t *blocks, size_t count) {
+static int has_instructions(void) {
+    return 0;
+}
+
+static void mix_by_instruction(uint32_t state[8], const uint8_t *blocks, size_t count) {
     mx8i_mix_sha256(state, blocks, count);
 }
 #endif
 
+static void mix_blocks(struct mx8_sha256 *h, const uint8_t *blocks, size_t count) {
+    if (h->by_instruction)
+        mix_by_instruction(h->state, blocks, count);
+    else
+        mx8i_mix_sha256(h->state, blocks, count);
+}
+
 void mx8i_begin_sha256(struct mx8_sha256 *h) {
     *h = (struct mx8_sha256){
-        .state = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19}};
+        .state = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19},
+        .by_instruction = has_instructions()};
 }
 
 void mx8i_add_sha256(struct mx8_sha256 *h, const void *data, size_t size) {
@@ -111,10 +117,10 @@ void mx8i_add_sha256(struct mx8_sha256 *h, const void *data, size_t size) {
         size_t held = h->size % 64, n = 64 - held < size ? 64 - held : size;
         if (n == 64) {
             n = size / 64 * 64;
-            mix_blocks(h->state, bytes, size / 64);
+            mix_blocks(h, bytes, size / 64);
         } else {
             memcpy(h->block + held, bytes, n);
-            if (held + n == 64) mix_blocks(h->state, h->block, 1);
+            if (held + n == 64) mix_blocks(h, h->block, 1);
         }
         h->size += n;
         bytes += n;

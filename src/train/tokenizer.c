@@ -10,6 +10,8 @@
 
 #define MAX_FILE ((size_t)1 << 30)
 
+enum { MAX_ID = 1 << 24, ID_HOLES = 1 << 16 };
+
 enum mx8_status mx8i_find_bytes(struct mx8_tokenizer *t) {
     for (int i = 0; i < 256; i++) {
         uint8_t byte = (uint8_t)i;
@@ -47,6 +49,8 @@ static enum mx8_status open_file(struct mx8_tokenizer *t, const char *pattern) {
     mx8i_begin_sha256(&hash);
     mx8i_add_sha256(&hash, text, size);
     mx8i_end_sha256(&hash, t->hash);
+    /* A token takes more than a byte of the file; some ids may be free. A small file cannot ask for a large table. */
+    t->id_limit = size < MAX_ID - ID_HOLES ? (int32_t)size + ID_HOLES : MAX_ID;
     while (at < size && strchr(" \t\r\n", text[at])) at++;
     t->kind = at < size && text[at] == '{' ? MX8_TOKENIZER_JSON : MX8_TOKENIZER_RANKS;
     enum mx8_status status;

@@ -8,7 +8,8 @@
 #include "train/tokenizer_private.h"
 
 #define SHORT_PIECE 48 /* bytes */
-#define CACHE_SLOTS ((size_t)1 << 15)
+#define FEWEST_SLOTS ((size_t)1 << 10) /* of the cache */
+#define MOST_SLOTS   ((size_t)1 << 15)
 #define NO_RANK     UINT32_MAX
 
 enum mx8_status mx8i_append_token(struct mx8_tokens *out, int32_t id) {
@@ -149,9 +150,12 @@ static enum mx8_status append_all(struct mx8_encoder *e, const int32_t *id, size
 }
 
 enum mx8_status mx8i_open_cache(struct mx8_encoder *e) {
-    e->cache = mx8i_allocate_aligned(CACHE_SLOTS * sizeof *e->cache, 64, "the cache of pieces");
+    size_t slots = FEWEST_SLOTS; /* 2 for each token, so that a small vocabulary has little to clear */
+    while (slots < MOST_SLOTS && slots < 2 * (size_t)e->t->vocab.count) slots *= 2;
+    e->cache = mx8i_allocate_aligned(slots * sizeof *e->cache, 64, "the cache of pieces");
     if (!e->cache) return MX8_OUT_OF_MEMORY;
-    memset(e->cache, 0, CACHE_SLOTS * sizeof *e->cache);
+    memset(e->cache, 0, slots * sizeof *e->cache);
+    e->cache_mask = slots - 1;
     return MX8_OK;
 }
 
@@ -161,7 +165,7 @@ enum mx8_status mx8i_encode_piece(struct mx8_encoder *e, const uint8_t *piece, s
     if (size == 1) return mx8i_append_token(e->out, t->byte_id[piece[0]]);
     struct mx8_cached_piece *cached = NULL;
     if (size <= MX8_CACHE_KEY) {
-        cached = &e->cache[mx8i_hash_bytes(piece, size) & (CACHE_SLOTS - 1)];
+        cached = &e->cache[mx8i_hash_bytes(piece, size) & e->cache_mask];
         if (cached->size == size && !memcmp(cached->key, piece, size)) return append_all(e, cached->id, cached->count);
     }
     int32_t id[SHORT_PIECE];

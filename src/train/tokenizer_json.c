@@ -7,7 +7,7 @@
 #include "base/memory.h"
 #include "train/tokenizer_private.h"
 
-enum { MAX_ID = 1 << 24, MAX_CONFIG = 16 << 20 };
+enum { MAX_CONFIG = 16 << 20 };
 
 #define REFUSE(t, ...) MX8_FAIL(MX8_UNSUPPORTED, "%s: %s", (t)->path, __VA_ARGS__)
 
@@ -118,9 +118,9 @@ static enum mx8_status read_vocab(struct mx8_tokenizer *t, json_t *vocab, struct
     json_object_foreach(vocab, text, value) {
         json_int_t id = json_integer_value(value);
         size_t size = strlen(text);
-        if (!json_is_integer(value) || id < 0 || id >= MAX_ID)
+        if (!json_is_integer(value) || id < 0 || id >= t->id_limit)
             return MX8_FAIL(
-                MX8_FORMAT_ERROR, "%s: vocab: the id of \"%s\" is no integer below %d", t->path, text, MAX_ID);
+                MX8_FORMAT_ERROR, "%s: vocab: the id of \"%s\" is no integer below %d", t->path, text, t->id_limit);
         if (id < t->vocab.count && t->vocab.token[id].present)
             return MX8_FAIL(MX8_FORMAT_ERROR, "%s: vocab: id %lld stands twice", t->path, (long long)id);
         if (mx8i_unmap_bytes(text, size, scratch))
@@ -188,7 +188,7 @@ static enum mx8_status read_merges(struct mx8_tokenizer *t, const json_t *merges
 static enum mx8_status add_token(struct mx8_tokenizer *t, const json_t *item, struct mx8_bytes *scratch) {
     const json_t *content = json_object_get(item, "content"), *id = json_object_get(item, "id");
     if (!json_is_string(content) || !json_is_integer(id) || json_integer_value(id) < 0 ||
-        json_integer_value(id) >= MAX_ID)
+        json_integer_value(id) >= t->id_limit)
         return MX8_FAIL(MX8_FORMAT_ERROR, "%s: added_tokens: an entry without content or id", t->path);
     const char *text = json_string_value(content);
     size_t size = json_string_length(content);

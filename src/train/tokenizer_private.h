@@ -116,6 +116,7 @@ struct mx8_tokenizer {
     struct mx8_split split[MX8_MAX_SPLITS];
     int32_t n_splits;
     int32_t byte_id[256];
+    int32_t id_limit; /* ids in the file are below it */
     int32_t nfc, whole_first; /* whole_first: a piece that is a token needs no merges (ignore_merges) */
     int32_t special_as_text;
     int32_t bos, eos;
@@ -144,6 +145,7 @@ struct mx8_encoder {
     struct mx8_tokens *out;
     struct mx8_bytes repaired, normalized, prefixed;
     struct mx8_cached_piece *cache;
+    size_t cache_mask;
     void *match[MX8_MAX_SPLITS]; /* pcre2_match_data of each split */
     void *match_context, *jit_stack;
     void *merge_block; /* scratch of long pieces */

@@ -8,7 +8,7 @@
 #include "base/number.h"
 #include "train/tokenizer_private.h"
 
-enum { LLAMA3_SPECIALS = 256, MAX_ID = 1 << 24 };
+enum { LLAMA3_SPECIALS = 256 };
 
 static int decode_digit(char c) {
     if (c >= 'A' && c <= 'Z') return c - 'A';
@@ -43,9 +43,9 @@ static enum mx8_status read_line(
     size_t left = space ? (size_t)(space - line) : size;
     int64_t rank;
     if (!space || !decode_base64(bytes, line, left) ||
-        mx8i_parse_integer(space + 1, size - left - 1, &rank) != MX8_NUMBER_OK || rank < 0 || rank >= MAX_ID)
+        mx8i_parse_integer(space + 1, size - left - 1, &rank) != MX8_NUMBER_OK || rank < 0 || rank >= t->id_limit)
         return MX8_FAIL(MX8_FORMAT_ERROR, "%s: line %lld is \"%.*s\", expected base64, a space and a rank below %d",
-            t->path, (long long)number, size < 60 ? (int)size : 60, line, MAX_ID);
+            t->path, (long long)number, size < 60 ? (int)size : 60, line, t->id_limit);
     if (rank < t->vocab.count && t->vocab.token[rank].present)
         return MX8_FAIL(
             MX8_FORMAT_ERROR, "%s: line %lld: rank %lld stands twice", t->path, (long long)number, (long long)rank);

@@ -31,7 +31,7 @@ static uint64_t fit_slots(int64_t count) {
 
 enum mx8_status mx8i_set_token(struct mx8_vocab *v, int64_t id, const void *bytes, size_t size, int mergeable) {
     if (id >= v->capacity) {
-        int64_t capacity = v->capacity ? v->capacity : 1024;
+        int64_t capacity = v->capacity ? v->capacity : 64;
         while (capacity <= id) capacity *= 2;
         struct mx8_vocab_token *larger = mx8i_reallocate(v->token, (size_t)capacity * sizeof *larger, "a vocabulary");
         if (!larger) return MX8_OUT_OF_MEMORY;

@@ -213,6 +213,25 @@ static void test_toml_values(void **state) {
     assert_string_equal(o.value[4].source, path);
 }
 
+/* A list as long as its file: every item once, in order, empty and negative ones too. */
+static void test_long_list(void **state) {
+    (void)state;
+    enum { ITEMS = 20000 };
+    char *text = malloc(64 + 16 * ITEMS), *expected = malloc(64 + 16 * ITEMS);
+    int size = sprintf(text, "[model]\nconverters = ["), wanted = 0;
+    for (int i = 0; i < ITEMS; i++) {
+        size += sprintf(text + size, i % 3 ? "\"w%d\"," : "-%d,", i);
+        wanted += sprintf(expected + wanted, i % 3 ? "w%d," : i ? "-%d," : "%d,", i);
+    }
+    sprintf(text + size, "'', %lld]\n", (long long)INT64_MIN);
+    sprintf(expected + wanted, ",%lld", (long long)INT64_MIN);
+    assert_ok(mx8i_parse_toml_file(&o, write_toml(text)));
+    assert_string_equal(mx8i_get_text(&o, "model.converters"), expected);
+    assert_int_equal(mx8i_get_list(&o, "model.converters", NULL, NULL), ITEMS + 1);
+    free(text);
+    free(expected);
+}
+
 static void test_floats_keep_their_bits(void **state) {
     (void)state;
     static const char *const texts[] = {"0.1", "1.0", "5e-324", "1.7976931348623157e308", "0.30000000000000004", "inf"};
@@ -340,6 +359,7 @@ int main(void) {
         TEST(test_flag_forms),
         TEST(test_flag_errors),
         TEST(test_toml_values),
+        TEST(test_long_list),
         TEST(test_floats_keep_their_bits),
         TEST(test_precedence),
         TEST(test_toml_errors),

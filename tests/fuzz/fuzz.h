@@ -21,10 +21,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
         }                                                                                                              \
     } while (0)
 
-/* For code that takes a path: writes the bytes to a file of this process, the same one each time. The folder is below
- * /dev/shm where there is one, and is removed at exit. */
-const char *fuzz_folder(void);
+/* For code that takes a path: files in memory (fuzz_files.c), below a folder that holds nothing else. `data` is read
+ * until the files are forgotten, which every target does before it returns; nothing may be open or mapped by then. */
+#define FUZZ_FOLDER "/fuzz"
 const char *fuzz_file(const char *name, const void *data, size_t size);
+void fuzz_forget_files(void);
 
 /* Takes numbers off the input's front; 0 when it is used up. */
 struct fuzz_reader {

@@ -22,7 +22,7 @@ static void read_run(const uint8_t *data, size_t size) {
     size_t first = cut ? (size_t)(cut - data) : size;
     fuzz_file("metrics.jsonl", data, first);
     fuzz_file("run.json", cut ? cut + 1 : data, cut ? size - first - 1 : 0);
-    if (mx8i_read_run(fuzz_folder(), &run) == MX8_OK) {
+    if (mx8i_read_run(FUZZ_FOLDER, &run) == MX8_OK) {
         static volatile double sink; /* every number is read */
         double sum = 0;
         for (int64_t i = 0; i < run.n; i++) sum += run.loss[i] + run.speed[i];
@@ -34,6 +34,7 @@ static void read_run(const uint8_t *data, size_t size) {
     } else {
         ALWAYS(mx8_get_last_error()[0]);
     }
+    fuzz_forget_files();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
