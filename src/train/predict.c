@@ -1,12 +1,20 @@
 /* The model behind mx8 plan. docs/distributed.md has the same formulas in words.
  *
- *   products    2 operations a weight and token forward, 4 backward, 2 more where a layer runs again; converted tensors
- * at the MXFP8 rate, the others at the bf16 rate elements    about 50 passes over (tokens, dim) bf16 values forward and
- * 100 backward in each layer weights     each gathered weight is read once (2 bytes) and its codes are written in two
- * orientations (2.06 bytes); gathered as codes, those are copied once gather,     bytes that arrive over the group's
- * bandwidth, and one latency a unit; hidden behind computing but for reduce      the first unit's gather and the last
- * unit's reduction dispatch    four exchanges a MoE layer, six where it runs again; nothing hides them sum         over
- * the replicas, once a step, nothing hides it
+ * products: 2 operations a weight and token forward, 4 backward, 2 more where a layer runs again; converted tensors at
+ * the MXFP8 rate, the others at bf16's.
+ *
+ * elements: about 50 passes over (tokens, dim) bf16 values forward and 100 backward in each layer, 50 more where they
+ * are made again.
+ *
+ * weights: each gathered weight is read once (2 bytes) and its codes are written in two orientations (2.06 bytes);
+ * gathered as codes, those are copied once.
+ *
+ * gather, reduce: bytes that arrive over the group's bandwidth, and one latency a unit; hidden behind computing but for
+ * the first unit's gather and the last unit's reduction.
+ *
+ * dispatch: four exchanges a MoE layer, six where it runs again; nothing hides them.
+ *
+ * sum: over the replicas, once a step; nothing hides it.
  */
 #include "train/predict.h"
 #include <math.h>
@@ -73,7 +81,8 @@ static void predict_computing(const struct mx8_job *job, const struct mx8_model 
     }
     /* 12 L H d S counts every pair of positions; a causal mask leaves half of them */
     p->attention = all * (1 - share) / 2 * (1 + *again / 3) / gpu->attention;
-    p->elements = (double)c->n_layers * T * (double)c->dim * 2 * (150 + 50 * *again) / gpu->hbm;
+    const double remade = job->model.ac_mode == MX8_AC_OPS ? 1 : *again;
+    p->elements = (double)c->n_layers * T * (double)c->dim * 2 * (150 + 50 * remade) / gpu->hbm;
 }
 
 /* Converted weights that a gather brings here. */
@@ -131,7 +140,9 @@ void mx8i_predict_step(
     predict_computing(job, m, gpu, &again, p);
     predict_traffic(job, m, gpu, again, p);
     p->weights = count_weight_bytes(job, table, again) / gpu->hbm;
-    p->optimizer = (double)table->elements * 30 / gpu->hbm; /* reads 16 bytes an element, writes 14 */
+    /* reads master and gradient, writes master and bf16 copy: 14 bytes; reads and writes two moments */
+    const double moments = 4 * (double)mx8_get_dtype_size(job->model.moment_dtype);
+    p->optimizer = (double)table->elements * (14 + moments) / gpu->hbm;
     const double computing = p->products + p->attention + p->elements + p->weights;
     const double moving = p->gather + p->reduce, first = moving / units;
     p->hidden = job->model.no_overlap ? 0 : moving - first < computing ? moving - first : computing;

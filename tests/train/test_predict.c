@@ -49,6 +49,14 @@ static void test_directions(void **state) {
     const struct mx8_prediction again = PREDICT(1, "--activation_checkpoint.mode=full");
     assert_true(again.products > 1.2 * one.products && again.products < 4.0 / 3 * one.products);
 
+    /* made again: what is no product, and only that */
+    const struct mx8_prediction ops = PREDICT(1, "--activation_checkpoint.selective_ac_option=op");
+    assert_true(ops.products == one.products && ops.attention == one.attention && ops.elements == again.elements);
+    assert_true(ops.elements > one.elements);
+    const struct mx8_prediction small =
+        PREDICT(1, "--activation_checkpoint.mode=none", "--optimizer.state_dtype=bfloat16");
+    assert_true(fabs(30 * small.optimizer - 22 * one.optimizer) < 1e-12 && small.products == one.products);
+
     const struct mx8_prediction eight = PREDICT(8, "--activation_checkpoint.mode=none");
     const struct mx8_prediction kept =
         PREDICT(8, "--activation_checkpoint.mode=none", "--parallelism.fsdp_reshard_after_forward=never");
