@@ -113,7 +113,8 @@ enum mx8_status mx8i_make_folders(const char *path) {
         int failed = mkdir(copy, 0777) != 0, reason = errno;
         if (failed && !mx8i_is_folder(copy)) {
             errno = reason;
-            status = fail_io(copy, "make the folder");
+            status = reason == EEXIST ? MX8_FAIL(MX8_IO_ERROR, "%s: is a file or device, expected a folder", copy)
+                                      : fail_io(copy, "make the folder");
         }
         copy[i] = kept;
     }

@@ -76,12 +76,32 @@ static struct nearest find_nearest_section(const struct mx8_options *o, const ch
     return best;
 }
 
+enum { MOST_MEANT = 3 }; /* more of them help nobody */
+
+/* Options whose name without its section is the key, as they stand between quotes. Returns how many there are. */
+static int find_without_section(const struct mx8_options *o, const char *key, size_t size, char *text, size_t room) {
+    int found = 0;
+    size_t at = 0;
+    for (int32_t i = 0; i < o->count; i++) {
+        const char *known = o->table[i].key;
+        const size_t length = strlen(known), section = measure_section(known, length),
+                     start = section ? section + 1 : 0;
+        if (measure_distance(known + start, length - start, key, size, 1)) continue;
+        if (found++ < MOST_MEANT && at < room)
+            at += (size_t)snprintf(text + at, room - at, "%s%s", found > 1 ? "\" or \"" : "", known);
+    }
+    return found;
+}
+
 /* In a mistyped section a key that the right one has is meant; if it has none of that name, the section is all that can
- * be guessed. In a section that exists the nearest key is. */
+ * be guessed. In a section that exists the nearest key is; without any, options that end like it. */
 enum mx8_status mx8i_fail_unknown_option(const struct mx8_options *o, const char *shown, const char *key, size_t size) {
     size_t section_size = measure_section(key, size);
     struct nearest section = find_nearest_section(o, key, section_size), best = find_nearest_key(o, key, size);
     int is_section_known = section_size == 0 || section.distance == 0;
+    char whole[MOST_MEANT * (MAX_KEY + 8)] = "";
+    int n_whole = section_size == 0 ? find_without_section(o, key, size, whole, sizeof whole) : 0;
+    if (n_whole > 0 && n_whole <= MOST_MEANT) best = (struct nearest){.text = whole, .size = strlen(whole)};
     char kind[MAX_KEY + 32] = "option";
     if (!is_section_known) {
         int cut = (int)(section_size < MAX_KEY ? section_size : MAX_KEY);

@@ -28,6 +28,9 @@ static enum mx8_status print_shard(const struct mx8_options *o, const struct mx8
     int64_t at = mx8i_get_int(o, "from"), count = mx8i_get_int(o, "count"), vocabulary = mx8i_count_vocabulary(t);
     int64_t end = count < 0 || count > shard.count - at ? shard.count : at + count;
     enum mx8_status status = MX8_OK;
+    if (at > shard.count)
+        status = MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: from is %lld, expected at most the shard's %lld tokens", path,
+            (long long)at, (long long)shard.count);
     while (at < end && status == MX8_OK) {
         int32_t ids[PIECE], n = 0;
         for (; n < PIECE && at < end && status == MX8_OK; at++) {

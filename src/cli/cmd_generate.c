@@ -102,6 +102,7 @@ static enum mx8_status encode(struct session *s, const char *text, size_t size) 
 static enum mx8_status read_prompt(struct session *s) {
     const char *text = mx8i_get_text(s->o, "prompt");
     if (mx8i_is_set(s->o, "ids")) {
+        if (*text) return MX8_FAIL(MX8_INVALID_ARGUMENT, "--prompt and --ids are both given, expected one of them");
         struct id_list list = {.tokens = &s->tokens};
         if (mx8i_get_list(s->o, "ids", add_id, &list) < 0) return MX8_OUT_OF_MEMORY;
         return list.status;

@@ -126,6 +126,9 @@ static enum mx8_status inspect(const struct mx8_options *o, const struct mx8_tok
     enum mx8_status status;
     const struct mx8_inspection how = {mx8i_get_bool(o, "verify"), mx8i_get_bool(o, "tensors")};
     if (mx8i_is_folder(path) && mx8i_inspect_checkpoint(path, &how, &status)) return status;
+    if (mx8i_is_folder(path))
+        return MX8_FAIL(
+            MX8_FORMAT_ERROR, "%s: has no checkpoint in it, expected a token shard or a checkpoint's folder", path);
     MX8_TRY(mx8i_hash_file(path, hash));
     MX8_TRY(mx8i_open_shard(path, &s));
     int64_t eos = find_eos(o, t, path);

@@ -20,6 +20,20 @@ static void print_markdown(void) {
     }
 }
 
+static void print_list(void) {
+    int width = 0;
+    for (int32_t i = 0; i < mx8_get_op_count(); i++) {
+        const int length = (int)strlen(mx8_get_op(i)->name);
+        width = length > width ? length : width;
+    }
+    for (int32_t i = 0; i < mx8_get_op_count(); i++) {
+        const struct mx8_op *op = mx8_get_op(i);
+        /* a schema begins with the name */
+        printf("%-*s  %s  %s\n", width, op->name, op->backward_schema ? "fb" : "f ", op->schema + strlen(op->name));
+    }
+    printf("\n%d operators; fb: forward and backward. `mx8 ops NAME` describes one.\n", mx8_get_op_count());
+}
+
 int mx8i_run_ops(int argc, char **argv) {
     if (mx8i_wants_help(argc, argv)) return mx8i_print_help(usage, NULL, 0);
     if (mx8i_take_word(&argc, argv, "--markdown")) {
@@ -36,10 +50,6 @@ int mx8i_run_ops(int argc, char **argv) {
             op->backward_schema ? op->backward_schema : "none", op->description);
         return MX8_EXIT_OK;
     }
-    for (int32_t i = 0; i < mx8_get_op_count(); i++) {
-        const struct mx8_op *op = mx8_get_op(i);
-        printf("%-16s%s %s\n", op->name, op->backward_schema ? "fb" : "f ", op->schema);
-    }
-    printf("\n%d operators; fb: forward and backward. `mx8 ops NAME` describes one.\n", mx8_get_op_count());
+    print_list();
     return MX8_EXIT_OK;
 }

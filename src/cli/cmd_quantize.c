@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/safetensors.h"
@@ -212,7 +213,8 @@ static enum mx8_status align_tensor(struct conversion *c, struct mx8_st_entry *e
 static enum mx8_status convert_tensor(struct conversion *c, const struct mx8_st_entry *entry) {
     struct mx8_st_entry tensor = *entry, *e = &tensor;
     if (!is_matrix(e)) {
-        printf("%-56s copied (%s, %d dimensions)\n", e->name, mx8_get_dtype_name(e->dtype), e->ndim);
+        printf("%-56s copied (%s, %d dimension%s)\n", e->name, mx8_get_dtype_name(e->dtype), e->ndim,
+            e->ndim == 1 ? "" : "s");
         return mx8i_write_tensor(&c->writer, e->data, e->size);
     }
     MX8_TRY(align_tensor(c, e));
@@ -237,6 +239,9 @@ static enum mx8_status convert_tensor(struct conversion *c, const struct mx8_st_
 }
 
 static enum mx8_status convert(struct conversion *c, const char *in, const char *out, const char *const *metadata) {
+    struct stat from, to;
+    if (stat(in, &from) == 0 && stat(out, &to) == 0 && from.st_dev == to.st_dev && from.st_ino == to.st_ino)
+        return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: is the input, expected another file to write", out);
     MX8_TRY(mx8_create_context(NULL, &c->ctx));
     MX8_TRY(mx8i_open_safetensors(in, &c->in));
     MX8_TRY(describe_output(c));

@@ -65,10 +65,10 @@ static void show_progress(void *user, const struct mx8_tokenize_progress *p) {
 
 static void print_summary(struct mx8_terminal *t, const char *folder, const struct mx8_tokenize_progress *p) {
     char tokens[32], documents[32], bytes[32], replaced[32], duration[32];
-    mx8i_print_line(t, "%s: %s tokens of %s documents in %lld %s; %s bytes of text, %.2f bytes a token", folder,
+    mx8i_print_line(t, "%s: %s tokens of %s document%s in %lld shard%s; %s bytes of text, %.2f bytes a token", folder,
         mx8i_format_count(tokens, p->counts.tokens), mx8i_format_count(documents, p->counts.documents),
-        (long long)p->shards, p->shards == 1 ? "shard" : "shards", mx8i_format_count(bytes, p->counts.text_bytes),
-        (double)p->counts.text_bytes / (double)p->counts.tokens);
+        p->counts.documents == 1 ? "" : "s", (long long)p->shards, p->shards == 1 ? "" : "s",
+        mx8i_format_count(bytes, p->counts.text_bytes), (double)p->counts.text_bytes / (double)p->counts.tokens);
     if (p->counts.replaced)
         mx8i_print_line(t, "%s invalid UTF-8 sequences became U+FFFD", mx8i_format_count(replaced, p->counts.replaced));
     if (p->fresh_bytes)

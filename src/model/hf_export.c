@@ -342,8 +342,8 @@ static enum mx8_status prepare_folder(const char *folder) {
     for (const struct dirent *e = readdir(d); e; e = readdir(d)) n += strcmp(e->d_name, ".") && strcmp(e->d_name, "..");
     closedir(d);
     if (n)
-        return MX8_FAIL(
-            MX8_INVALID_ARGUMENT, "%s has %d files in it, expected a new folder or an empty one", folder, n);
+        return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s has %d file%s in it, expected a new folder or an empty one", folder,
+            n, n == 1 ? "" : "s");
     return MX8_OK;
 }
 

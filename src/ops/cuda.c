@@ -39,8 +39,9 @@ enum mx8_status mx8i_open_cuda(const struct mx8_context_options *options, struct
     void *library = mx8i_open_library(library_name, "MX8_CUDA_LIBRARY", 0, why,
         sizeof why); /* stays open: kernels may be running when a context goes */
     if (!library)
-        return MX8_FAIL(
-            MX8_UNSUPPORTED, "mx8_create_context: device is 1 (CUDA), but the CUDA backend does not load: %s", why);
+        return MX8_FAIL(MX8_UNSUPPORTED,
+            "mx8_create_context: device is 1 (CUDA), but the CUDA backend does not load (-DMX8_CUDA=ON builds it): %s",
+            why);
     mx8_open_cuda_function open;
     *(void **)&open = dlsym(library, "mx8_open_cuda");
     if (!open)

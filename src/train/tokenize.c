@@ -201,13 +201,13 @@ static enum mx8_status run_job(struct job *j) {
     int found = 1;
     j->progress->kept_shards = mx8i_count_shards(j->writer);
     if (mx8i_is_complete(j->writer)) {
-        mx8i_log(
-            &j->o->log, "%s: all %lld shards are there already", j->o->folder, (long long)j->progress->kept_shards);
+        mx8i_log(&j->o->log, "%s: all shards are there already", j->o->folder);
         show_progress(j);
         return MX8_OK;
     }
     if (j->progress->kept_shards > 0)
-        mx8i_log(&j->o->log, "%s: %lld finished shards are kept", j->o->folder, (long long)j->progress->kept_shards);
+        mx8i_log(&j->o->log, "%s: %lld finished shard%s kept", j->o->folder, (long long)j->progress->kept_shards,
+            j->progress->kept_shards == 1 ? " is" : "s are");
     MX8_TRY(skip_records(j));
     while (found) {
         MX8_TRY(read_batch(j, &found));

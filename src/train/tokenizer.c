@@ -1,6 +1,8 @@
 /* Opening a tokenizer by what its file holds, and the way of a text through it. */
 #include "train/tokenizer.h"
+#include <errno.h>
 #include <string.h>
+#include <unistd.h>
 #include "base/error.h"
 #include "base/file.h"
 #include "base/memory.h"
@@ -45,6 +47,10 @@ static enum mx8_status open_file(struct mx8_tokenizer *t, const char *pattern) {
     char *text;
     size_t size, at = 0;
     struct mx8_sha256 hash;
+    if (access(t->path, F_OK) != 0)
+        return MX8_FAIL(MX8_IO_ERROR,
+            "%s: cannot open: %s; a tokenizer is \"bytes\", a tokenizer.json or its folder, or a file of ranks",
+            t->path, strerror(errno));
     MX8_TRY(mx8i_read_file(t->path, MAX_FILE, &text, &size));
     mx8i_begin_sha256(&hash);
     mx8i_add_sha256(&hash, text, size);

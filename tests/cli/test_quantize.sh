@@ -16,7 +16,7 @@ for axis in rows cols; do
         expect 0 quantize "$weights" $axis-$layout.safetensors --axis $axis --layout $layout
         has out '^layers\.0\.attention\.wq\.weight +\(64, 64\) +SQNR +[23][0-9]\.[0-9]+ dB$'
         has out '^layers\.0\.moe\.experts\.w1 +\(4, [0-9]+, 64\) +SQNR +[23][0-9]\.[0-9]+ dB$'
-        has out '^norm\.weight +copied \(f32, 1 dimensions\)$'
+        has out '^norm\.weight +copied \(f32, 1 dimension\)$'
         read_header $axis-$layout.safetensors >head.json
         has head.json '"layers\.0\.attention\.wq\.weight": ?\{"dtype": ?"F8_E4M3"'
         has head.json '"layers\.0\.attention\.wq\.weight\.scale": ?\{"dtype": ?"F8_E8M0"'

@@ -26,7 +26,7 @@ expect 0 train $tiny --training.steps=1 --training.dataset_path=shards --job.dum
 
 # a complete folder is left alone, another tokenization is refused, and --overwrite is obeyed
 expect 0 tokenize corpus --output shards
-has out 'all 1 shards are there already'
+has out 'all shards are there already'
 expect 1 tokenize corpus --output shards --format lines
 has err 'made with another "options"'
 expect 0 tokenize corpus --output shards --format lines --overwrite
