@@ -10,6 +10,10 @@ configure_file(cmake/mx8.pc.in mx8.pc @ONLY)
 configure_package_config_file(cmake/mx8-config.cmake.in mx8-config.cmake INSTALL_DESTINATION ${package_folder})
 write_basic_package_version_file(mx8-config-version.cmake COMPATIBILITY SameMinorVersion)
 
+# Under a prefix of one's own the program finds the libraries that it opens at run time.
+file(RELATIVE_PATH MX8_LIBRARIES_FROM_PROGRAM "/${CMAKE_INSTALL_BINDIR}" "/${CMAKE_INSTALL_LIBDIR}")
+set_target_properties(mx8 PROPERTIES BUILD_WITH_INSTALL_RPATH ON
+  INSTALL_RPATH "$ORIGIN/${MX8_LIBRARIES_FROM_PROGRAM}")
 install(TARGETS mx8 RUNTIME)
 install(TARGETS mx8_shared EXPORT mx8 LIBRARY INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 if(TARGET mx8_mpi)

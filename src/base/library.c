@@ -4,17 +4,26 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Folder of the object this code is in, with a slash; "" when unknown. */
 static void find_own_folder(char *folder, size_t size) {
     static const char here = 0;
+    char program[900];
     Dl_info info;
     folder[0] = 0;
     if (!dladdr(&here, &info) || !info.dli_fname) return;
-    const char *slash = strrchr(info.dli_fname, '/');
-    size_t length = slash ? (size_t)(slash - info.dli_fname) + 1 : 0;
+    const char *file = info.dli_fname;
+    if (!strchr(file, '/')) { /* a program is called by its first word, which has no folder when PATH found it */
+        ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
+        if (n <= 0) return;
+        program[n] = 0;
+        file = program;
+    }
+    const char *slash = strrchr(file, '/');
+    size_t length = slash ? (size_t)(slash - file) + 1 : 0;
     if (length == 0 || length >= size) return;
-    memcpy(folder, info.dli_fname, length);
+    memcpy(folder, file, length);
     folder[length] = 0;
 }
 

@@ -15,6 +15,15 @@ has out '^version +[0-9]+\.[0-9]+\.[0-9]+$'
 has out '^cuda +'
 has out '^flavors +.*demo'
 
+# Libraries beside the program are found by whatever way the program is: this one is no library, which the message says.
+mkdir beside
+cp "$mx8" beside/mx8
+echo "no library" >beside/libmx8_cuda.so
+for program in beside/mx8 "$work/beside/mx8" mx8; do
+    PATH=$work/beside:$PATH "$program" info >out 2>err || fail "$program info"
+    has out '^cuda .*beside/libmx8_cuda.so: '
+done
+
 expect 0 ops
 has out '^grouped_linear +fb '
 expect 0 ops linear
