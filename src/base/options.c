@@ -166,8 +166,9 @@ static enum mx8_status take_default(struct mx8_options *o, int32_t index) {
     const struct mx8_option *option = &o->table[index];
     const char *text = option->value ? option->value : "", *checked = *text ? checks[option->type](option, text) : text;
     o->value[index] = (struct mx8_value){.text = checked, .source = "default"};
-    return checked ? MX8_OK
-                   : MX8_FAIL(MX8_INTERNAL, "option table: the default \"%s\" of %s is no value of it", text, option->key);
+    return checked
+               ? MX8_OK
+               : MX8_FAIL(MX8_INTERNAL, "option table: the default \"%s\" of %s is no value of it", text, option->key);
 }
 
 enum mx8_status mx8i_open_options(const struct mx8_option *table, int32_t count, struct mx8_options *out) {

@@ -7,10 +7,10 @@
 #include "base/memory.h"
 #include "train/tokenizer_private.h"
 
-#define SHORT_PIECE 48 /* bytes */
+#define SHORT_PIECE  48                /* bytes */
 #define FEWEST_SLOTS ((size_t)1 << 10) /* of the cache */
 #define MOST_SLOTS   ((size_t)1 << 15)
-#define NO_RANK     UINT32_MAX
+#define NO_RANK      UINT32_MAX
 
 enum mx8_status mx8i_append_token(struct mx8_tokens *out, int32_t id) {
     if (out->count == out->capacity) {

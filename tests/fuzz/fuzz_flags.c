@@ -41,9 +41,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct mx8_job job;
     if (size > MAX_SIZE) return 0;
     struct mx8_options o = open_options();
-    enum mx8_status status = size > 0 && data[0] == '['
-                                 ? mx8i_parse_toml_file(&o, fuzz_file("input.toml", data, size))
-                                 : parse_words(&o, data, size);
+    enum mx8_status status = size > 0 && data[0] == '[' ? mx8i_parse_toml_file(&o, fuzz_file("input.toml", data, size))
+                                                        : parse_words(&o, data, size);
     if (status == MX8_OK) status = mx8i_resolve_job(&o, &job, NULL);
     if (status == MX8_OK) ALWAYS(job.steps >= 1 && job.model.seq_len >= 1 && job.config.dim >= 1);
     if (status != MX8_OK) ALWAYS(mx8_get_last_error()[0]);

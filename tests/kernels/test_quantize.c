@@ -52,7 +52,7 @@ static const struct quant_case cases[] = {
     {1, 80, 288, COLS, ROW_MAJOR, LOGICAL, 128, 1, 40, many, 0, 0},
     {1, 80, 288, ROWS, TRANSPOSED, GAPPED, 128, 1, 40, many, 0, 0},
 };
-enum { N_CASES = sizeof cases / sizeof *cases, GUARD = 64, POISON = 0xA5 };
+enum { N_CASES = sizeof cases / sizeof *cases, POISON = 0xA5 };
 
 /* Floats around one exponent per block of source memory, with mantissas that often lie on a tie; some blocks hold
  * zeros, subnormals, the largest floats, NaN or Inf. */
@@ -106,7 +106,7 @@ static int64_t set_strides(
     stride[transposed ? 1 : 2] = step;
     stride[transposed ? 2 : 1] = inner;
     stride[0] = (transposed ? C : R) * inner + gap;
-    return B * stride[0] + GUARD;
+    return B * stride[0];
 }
 
 static int64_t set_source(struct mx8_quant_job *j, int layout) {
@@ -265,7 +265,7 @@ static void check_dequantize(const struct mx8_kernels *k, int64_t rows, int64_t 
         .dst_stride = {cols * step + gapped, step},
         .code_stride = {cols * step, step},
         .scale_stride = {blocks * step, step}};
-    int64_t n = rows * (cols * step + gapped) + GUARD;
+    int64_t n = rows * (cols * step + gapped);
     uint8_t *codes = make_zeros(MX8_U8, rows * cols * step), *scales = make_zeros(MX8_U8, rows * blocks * step);
     void *got = make_zeros(dtype, n), *want = make_zeros(dtype, n);
     for (int64_t i = 0; i < rows * cols * step; i++) codes[i] = (uint8_t)(i * 7 + i / 256);

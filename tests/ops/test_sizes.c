@@ -26,12 +26,12 @@ static int close_contexts(void **state) {
     return 0;
 }
 
-/* Runs the call (inputs and options set) everywhere. A shape that infer refuses is no case. */
-static void replay(const char *name, int32_t backward, const struct mx8_op_call *wanted) {
+/* Runs the call (inputs and options set) everywhere. A shape that infer refuses is no case: returns 0. */
+static int replay(const char *name, int32_t backward, const struct mx8_op_call *wanted) {
     const struct mx8_op *op = mx8_find_op(name);
     struct mx8_op_call call = *wanted;
     void *first[MX8_MAX_OUTPUTS] = {NULL};
-    if (mx8_infer_op(op, backward, &call) != MX8_OK) return;
+    if (mx8_infer_op(op, backward, &call) != MX8_OK) return 0;
     size_t bytes[MX8_MAX_OUTPUTS] = {0};
     for (int i = 0; i < MX8_MAX_OUTPUTS; i++) {
         if (!call.out[i].ndim) continue;
@@ -57,6 +57,7 @@ static void replay(const char *name, int32_t backward, const struct mx8_op_call 
         }
     }
     for (int i = 0; i < MX8_MAX_OUTPUTS; i++) free(first[i]);
+    return 1;
 }
 
 static const int32_t dtypes[] = {MX8_F32, MX8_BF16};
@@ -118,11 +119,98 @@ static void test_products(void **state) {
             }
 }
 
+/* `count` numbers below `below`, or -1. */
+static struct mx8_tensor new_ids(int64_t count, int64_t below) {
+    struct mx8_tensor t = new_tensor(MX8_I32, SHAPE(count));
+    for (int64_t i = 0; i < count; i++) put(&t, i, i % 11 == 7 ? -1 : (double)((5 * i + 3) % below));
+    return t;
+}
+
+/* One of the two sizes is from the list, the other small. */
+static void replay_lookups(int32_t dtype, int64_t T, int64_t D) {
+    struct mx8_tensor x = new_normal(dtype, 1, SHAPE(T, D)), dy = new_normal(dtype, 1, SHAPE(T, D));
+    struct mx8_tensor w = new_normal(dtype, 1, SHAPE(33, D)), ids = new_ids(T, 33);
+    assert_true(replay("embedding", 0, &(struct mx8_op_call){.in = {ids, w}}));
+    struct mx8_op_call back = {.in = {dy, ids}, .out = {mx8_make_tensor(NULL, MX8_F32, SHAPE(33, D))}};
+    assert_true(replay("embedding", 1, &back));
+    struct mx8_op_options o = {.limit = 0.8f};
+    assert_true(replay("clamp", 0, &(struct mx8_op_call){.in = {x}, .options = o}));
+    assert_true(replay("clamp", 1, &(struct mx8_op_call){.in = {dy, x}, .options = o}));
+    assert_true(replay("lm_head_loss", 0, &(struct mx8_op_call){.in = {x, w, ids}}) || T * D == 0);
+    assert_true(replay("lm_head_loss", 1, &(struct mx8_op_call){.in = {x, w, ids}}) || T * D == 0);
+}
+
+static void test_lookups(void **state) {
+    (void)state;
+    for (int d = 0; d < 2; d++)
+        for (int i = 0; i < COUNT(sizes); i++) {
+            replay_lookups(dtypes[d], sizes[i], 33);
+            replay_lookups(dtypes[d], 5, sizes[i]);
+        }
+}
+
+/* A router's choice, and tokens through it. */
+static void replay_routing(int32_t dtype, int64_t T, int64_t E, int64_t D) {
+    int32_t k = E < 2 ? (int32_t)E : 2;
+    struct mx8_op_call r = {.in = {new_normal(dtype, 1, SHAPE(T, E))}, .options = {.top_k = k}};
+    assert_true(replay("router", 0, &r));
+    run_call("router", 0, &r);
+    struct mx8_tensor scores = r.out[0], indices = r.out[1], weights = r.out[2], order = r.out[3], positions = r.out[4];
+    struct mx8_tensor dweights = new_normal(MX8_F32, 1, SHAPE(T, k)), x = new_normal(dtype, 1, SHAPE(T, D));
+    struct mx8_tensor rows = new_normal(dtype, 1, SHAPE(T * k, D));
+    struct mx8_op_options o = {.top_k = k};
+    assert_true(replay("router", 1, &(struct mx8_op_call){.in = {dweights, scores, indices, weights}, .options = o}));
+    assert_true(replay("permute", 0, &(struct mx8_op_call){.in = {x, order, positions, weights}}));
+    assert_true(replay("permute", 1, &(struct mx8_op_call){.in = {rows, x, order, positions, weights}}));
+    assert_true(replay("combine", 0, &(struct mx8_op_call){.in = {rows, order, positions, weights, x}}));
+    assert_true(replay("combine", 1, &(struct mx8_op_call){.in = {x, rows, order, positions, weights}}));
+}
+
+static void test_routing(void **state) {
+    (void)state;
+    for (int d = 0; d < 2; d++)
+        for (int i = 0; i < COUNT(sizes); i++) {
+            replay_routing(dtypes[d], sizes[i], 8, 33);
+            replay_routing(dtypes[d], 33, 8, sizes[i]);
+            if (sizes[i] > 0) replay_routing(dtypes[d], 33, sizes[i], 5);
+        }
+}
+
+/* Two sequences of S tokens, two heads of d columns on one key head. */
+static void replay_attention(int32_t dtype, int64_t S, int64_t d) {
+    int64_t T = 2 * S;
+    struct mx8_op_options o = {.n_heads = 2, .n_kv_heads = 1, .seq_len = S};
+    struct mx8_tensor q = new_normal(dtype, 1, SHAPE(T, 2 * d)), grad = new_normal(dtype, 1, SHAPE(T, 2 * d));
+    struct mx8_tensor k = new_normal(dtype, 1, SHAPE(T, d)), v = new_normal(dtype, 1, SHAPE(T, d));
+    struct mx8_op_call forward = {.in = {q, k, v}, .options = o};
+    assert_true(replay("attention", 0, &forward));
+    run_call("attention", 0, &forward);
+    struct mx8_op_call back = {.in = {grad, q, k, v, forward.out[0], forward.out[1]}, .options = o};
+    assert_true(replay("attention", 1, &back));
+    struct mx8_tensor table = new_normal(MX8_F32, 1, SHAPE(S, d / 2, 2));
+    assert_true(replay("rope", 0, &(struct mx8_op_call){.in = {q, table}, .options = o}));
+    assert_true(replay("rope", 1, &(struct mx8_op_call){.in = {grad, table}, .options = o}));
+}
+
+static void test_attention(void **state) {
+    (void)state;
+    for (int d = 0; d < 2; d++) {
+        for (int i = 1; i < COUNT(sizes); i++) {
+            if (sizes[i] < 2880) replay_attention(dtypes[d], sizes[i], 32);
+            if (sizes[i] % 2 == 0 && sizes[i] < 2880) replay_attention(dtypes[d], 33, sizes[i] * 2);
+        }
+        replay_attention(dtypes[d], 2880, 4);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_shelf_test(test_quantizers),
         cmocka_shelf_test(test_elementwise),
         cmocka_shelf_test(test_products),
+        cmocka_shelf_test(test_lookups),
+        cmocka_shelf_test(test_routing),
+        cmocka_shelf_test(test_attention),
     };
     return cmocka_run_group_tests(tests, open_contexts, close_contexts);
 }
