@@ -56,6 +56,41 @@ has err '/proc/run'
 expect 1 bench add 10 --reps 1 --json /proc/figures.json
 has err '/proc/figures\.json'
 
+# The same on a disk of our own, where the kernel lets us mount one: full in the middle of a file, then read-only.
+mkdir disk
+cat >on_disk.sh <<'EOF'
+mount -t tmpfs -o size=12k none disk || exit 77
+refused() { # REASON ARGUMENTS...
+    reason=$1
+    shift
+    code=0
+    "$mx8" "$@" </dev/null >out 2>err || code=$?
+    [ $code = 1 ] && grep -q "disk/.*$reason" err && [ "$(cat disk/old)" = old ] &&
+        [ -z "$(find disk -name '*.tmp-*')" ] && return
+    echo "on a disk of our own: mx8 $*: exit code $code: $(cat err)" >&2
+    ls -la disk >&2
+    exit 1
+}
+echo old >disk/old
+refused 'No space left' quantize "$weights" disk/old
+refused 'No space left' report run -o disk/old
+refused 'No space left' conformance write disk/vectors
+rm -r disk/vectors
+refused 'No space left' train $tiny --training.steps=2 --job.dump_folder=disk/run --checkpoint.enable
+rm -r disk/run
+mount -o remount,ro disk
+refused 'Read-only' quantize "$weights" disk/old
+refused 'Read-only' report run -o disk/old
+refused 'Read-only' conformance write disk/vectors
+refused 'Read-only' tokenize corpus --output disk/shards
+refused 'Read-only' train $tiny --training.steps=2 --job.dump_folder=disk/run
+EOF
+export mx8 weights tiny
+code=0
+unshare -rm sh on_disk.sh 2>on_disk.log || code=$?
+[ $code = 0 ] || grep -qE '^(unshare|mount):|unshare: not found' on_disk.log || fail "$(cat on_disk.log)"
+[ $code = 0 ] || echo "no disk of our own: $(head -n 1 on_disk.log)"
+
 # A signal in the middle of a write: the old file, or the new one whole.
 big=big.safetensors
 { # one f32 tensor of 64 MB
