@@ -158,15 +158,11 @@ const struct mx8_op_row mx8i_attention_row = {
                 "(Tensor dq, Tensor dk, Tensor dv)",
             .description =
                 "Causal attention over T / options.seq_len sequences (0: one): q (T, H*d) with H = options.n_heads, k "
-                "and v "
-                "(T, KV*d) with KV = options.n_kv_heads (0: n_heads); query head h uses key head h / (H/KV). Scores "
-                "are "
-                "multiplied by options.attn_scale (0: 1 / sqrt(d)). A query sees keys at and before its position; with "
-                "options.mask document only those with its own number in doc (T); with options.chunk > 0 only those of "
-                "its "
-                "own chunk of that length. lse (T,H) f32 is the natural logarithm of each softmax's sum, saved for "
-                "backward. "
-                "Row strides are free, so q, k and v may be parts of one tensor.",
+                "and v (T, KV*d) with KV = options.n_kv_heads (0: n_heads); query head h uses key head h / (H/KV). "
+                "Scores are multiplied by options.attn_scale (0: 1 / sqrt(d)). A query sees keys at and before its "
+                "position; with options.mask document only those with its own number in doc (T); with options.chunk > "
+                "0 only those of its own chunk of that length. lse (T,H) f32 is the natural logarithm of each "
+                "softmax's sum, saved for backward. Row strides are free, so q, k and v may be parts of one tensor.",
             .infer = infer,
             .infer_backward = infer_backward,
             .forward = forward,

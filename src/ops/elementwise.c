@@ -89,9 +89,8 @@ const struct mx8_op_row mx8i_embedding_row = {
             .backward_schema = "embedding_backward(Tensor dy, Tensor tokens) -> Tensor dw",
             .description =
                 "y (T,D)[t] = w[tokens[t]] of w (V,D), in the dtype of w or options.out_dtype. A token outside [0,V) "
-                "reads as zeros "
-                "and has no gradient. dw (V,D) f32 sums rows of dy in rising order of t, or adds to what it holds with "
-                "options.accumulate; infer_backward takes V from the shape that the caller gave dw.",
+                "reads as zeros and has no gradient. dw (V,D) f32 sums rows of dy in rising order of t, or adds to "
+                "what it holds with options.accumulate; infer_backward takes V from the shape that the caller gave dw.",
             .infer = infer_embedding,
             .infer_backward = infer_embedding_backward,
             .forward = run_embedding,
@@ -173,9 +172,9 @@ const struct mx8_op_row mx8i_swiglu_row = {
             .name = "swiglu",
             .schema = "swiglu(Tensor gate, Tensor up) -> Tensor h",
             .backward_schema = "swiglu_backward(Tensor dh, Tensor gate, Tensor up) -> (Tensor dgate, Tensor dup)",
-            .description = "h (M,F) = silu(gate) * up with silu(x) = x / (1 + e^-x). Row strides are free, so gate and "
-                           "up may be halves of one "
-                           "tensor; dgate and dup may overwrite gate and up.",
+            .description =
+                "h (M,F) = silu(gate) * up with silu(x) = x / (1 + e^-x). Row strides are free, so gate and up may be "
+                "halves of one tensor; dgate and dup may overwrite gate and up.",
             .infer = infer_swiglu,
             .infer_backward = infer_swiglu_backward,
             .forward = run_swiglu,

@@ -145,24 +145,20 @@ const struct mx8_op_row mx8i_grouped_linear_row = {
             .name = "grouped_linear",
             .schema = "grouped_linear(Tensor? x, Tensor? w, Tensor offsets, Tensor? bias, Tensor? xq, Tensor? xs, "
                       "Tensor? wq, Tensor? ws) -> Tensor y",
-            .backward_schema = "grouped_linear_backward(Tensor dy, Tensor? x, Tensor? w, Tensor offsets, Tensor? dyq, "
-                               "Tensor? dys, Tensor? dyq_t, Tensor? dys_t, Tensor? ends, Tensor? xq_t, Tensor? xs_t, "
-                               "Tensor? wq_t, Tensor? ws_t) -> (Tensor? dx, Tensor? dw, Tensor? dbias)",
+            .backward_schema =
+                "grouped_linear_backward(Tensor dy, Tensor? x, Tensor? w, Tensor offsets, Tensor? dyq, Tensor? dys, "
+                "Tensor? dyq_t, Tensor? dys_t, Tensor? ends, Tensor? xq_t, Tensor? xs_t, Tensor? wq_t, Tensor? ws_t) "
+                "-> (Tensor? dx, Tensor? dw, Tensor? dbias)",
             .description =
                 "Rows of x (M,K) lie in E groups with cumulative ends offsets (E); group e is multiplied with w[e] of "
                 "w (E,N,K): y (M,N) = x w[e]^T + bias (N), one bias for all experts. Groups may have any size, 0 "
-                "included, and "
-                "there may be any number of them; the caller pads nothing. Rows at and past offsets[E-1] of x and dy "
-                "are "
-                "never read, and those of y and dx are zero; dw (E,N,K) of an empty group is zero, or untouched with "
-                "options.accumulate. Precision, options, dtypes and given codes are as for linear; the codes of the "
-                "backward "
-                "pass along M are those of quantize_cols or quantize_both for the same offsets: dyq_t (N,Mp) and xq_t "
-                "(K,Mp) "
-                "with Mp = M + A E rounded up to A = options.alignment (32), and their padded ends (E), needed when "
-                "both are given. wq_t "
-                "(E,N,K) "
-                "and ws_t (E,N/32,K) are those of quantize_3d. No group size is ever read on the host.",
+                "included, and there may be any number of them; the caller pads nothing. Rows at and past "
+                "offsets[E-1] of x and dy are never read, and those of y and dx are zero; dw (E,N,K) of an empty "
+                "group is zero, or untouched with options.accumulate. Precision, options, dtypes and given codes are "
+                "as for linear; the codes of the backward pass along M are those of quantize_cols or quantize_both "
+                "for the same offsets: dyq_t (N,Mp) and xq_t (K,Mp) with Mp = M + A E rounded up to A = "
+                "options.alignment (32), and their padded ends (E), needed when both are given. wq_t (E,N,K) and ws_t "
+                "(E,N/32,K) are those of quantize_3d. No group size is ever read on the host.",
             .infer = infer,
             .infer_backward = infer_backward,
             .forward = forward,

@@ -223,13 +223,11 @@ const struct mx8_op_row mx8i_block_scales_row = {
             .schema = "block_scales(Tensor scales, Tensor? offsets) -> (Tensor blocked, Tensor? starts)",
             .description =
                 "Plain scales to the 128x4 blocked layout that Blackwell's tensor cores and cuBLAS read. "
-                "options.layout picks: plain, "
-                "scales (R,C) to (roundup(R,128) * roundup(C,4)) bytes; m_groups, row groups with cumulative ends "
-                "offsets (G), to "
-                "(R + 128 G, roundup(C,4)); k_groups, column groups, to (roundup(R,128), C + 4 G); per_expert, (E,R,C) "
-                "to "
-                "(E, roundup(R,128) * roundup(C,4)). Group variants write an upper bound, so nothing is read back, and "
-                "starts (G+1) i64 receives the first row or column of each group. Unused bytes are zero.",
+                "options.layout picks: plain, scales (R,C) to (roundup(R,128) * roundup(C,4)) bytes; m_groups, row "
+                "groups with cumulative ends offsets (G), to (R + 128 G, roundup(C,4)); k_groups, column groups, to "
+                "(roundup(R,128), C + 4 G); per_expert, (E,R,C) to (E, roundup(R,128) * roundup(C,4)). Group variants "
+                "write an upper bound, so nothing is read back, and starts (G+1) i64 receives the first row or column "
+                "of each group. Unused bytes are zero.",
             .infer = infer_block,
             .forward = run_block,
         },
@@ -241,9 +239,9 @@ const struct mx8_op_row mx8i_unblock_scales_row = {
         {
             .name = "unblock_scales",
             .schema = "unblock_scales(Tensor blocked, Tensor? offsets, Tensor like) -> Tensor scales",
-            .description = "The reverse of block_scales, with the same options; like gives the shape of the plain "
-                           "scales and is not read. "
-                           "Scales past the last group are zero.",
+            .description =
+                "The reverse of block_scales, with the same options; like gives the shape of the plain scales and is "
+                "not read. Scales past the last group are zero.",
             .infer = infer_unblock,
             .forward = run_unblock,
         },
@@ -257,13 +255,11 @@ const struct mx8_op_row mx8i_group_pad_row = {
             .schema = "group_pad(Tensor x, Tensor offsets) -> (Tensor padded, Tensor starts, Tensor ends)",
             .backward_schema =
                 "group_pad_backward(Tensor dpadded, Tensor starts, Tensor offsets, Tensor like) -> Tensor dx",
-            .description = "x (M,K) in groups with cumulative ends offsets (G) to padded (roundup(M + G*A, A), K): "
-                           "each group is copied to a "
-                           "start that is a multiple of A = options.alignment (0: 32), every other row is zero. starts "
-                           "and ends (G) say "
-                           "where the padded groups lie; empty groups take no rows. Rows at and past offsets[G-1] are "
-                           "not copied. The "
-                           "backward pass is group_unpad.",
+            .description =
+                "x (M,K) in groups with cumulative ends offsets (G) to padded (roundup(M + G*A, A), K): each group is "
+                "copied to a start that is a multiple of A = options.alignment (0: 32), every other row is zero. "
+                "starts and ends (G) say where the padded groups lie; empty groups take no rows. Rows at and past "
+                "offsets[G-1] are not copied. The backward pass is group_unpad.",
             .infer = infer_pad,
             .infer_backward = infer_pad_backward,
             .forward = run_pad,
@@ -278,9 +274,9 @@ const struct mx8_op_row mx8i_group_unpad_row = {
         {
             .name = "group_unpad",
             .schema = "group_unpad(Tensor padded, Tensor starts, Tensor offsets, Tensor like) -> Tensor x",
-            .description = "The reverse of group_pad: rows of padded back to x (M,K), whose shape like gives; rows of "
-                           "x at and past "
-                           "offsets[G-1] become zero. options.alignment is what group_pad was told.",
+            .description =
+                "The reverse of group_pad: rows of padded back to x (M,K), whose shape like gives; rows of x at and "
+                "past offsets[G-1] become zero. options.alignment is what group_pad was told.",
             .infer = infer_unpad,
             .forward = run_unpad,
         },

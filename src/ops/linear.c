@@ -116,29 +116,22 @@ const struct mx8_op_row mx8i_linear_row = {
             .schema = "linear(Tensor? x, Tensor? w, Tensor? bias, Tensor? xq, Tensor? xs, Tensor? wq, Tensor? ws) -> "
                       "Tensor y",
             .backward_schema =
-                "linear_backward(Tensor dy, Tensor? x, Tensor? w, Tensor? dyq, Tensor? dys, Tensor? dyq_t, "
-                "Tensor? dys_t, Tensor? xq_t, Tensor? xs_t, Tensor? wq_t, Tensor? ws_t) -> "
-                "(Tensor? dx, Tensor? dw, Tensor? dbias)",
+                "linear_backward(Tensor dy, Tensor? x, Tensor? w, Tensor? dyq, Tensor? dys, Tensor? dyq_t, Tensor? "
+                "dys_t, Tensor? xq_t, Tensor? xs_t, Tensor? wq_t, Tensor? ws_t) -> (Tensor? dx, Tensor? dw, Tensor? "
+                "dbias)",
             .description =
                 "y (M,N) = x (M,K) w (N,K)^T + bias (N). options.precision high multiplies x and w as they are. With "
-                "mxfp8 "
-                "every product gets operands quantized along its own contraction axis from the original: x and w along "
-                "K "
-                "for y, dy and w along N for dx, dy and x along M for dw (from the originals with wgrad_hp). "
-                "scale_rule and "
-                "format hold for all of them, scale_group and tile_rows for x and dy, weight_scale_group and "
-                "weight_tile_rows for w. Codes and scales that are given are taken instead of quantizing again, and "
-                "the "
-                "original may then be absent: xq (M,K), xs (M,K/32), wq (N,K), ws (N,K/32); in backward dyq (M,N), "
-                "dys (M,N/32), dyq_t (N,Mp), dys_t (N,Mp/32), xq_t (K,Mp), xs_t (K,Mp/32), wq_t (K,N), ws_t (K,N/32) "
-                "with "
-                "Mp = M rounded up to 32. In mxfp8, K must be a multiple of 32 for y and N for dx; M may be anything. "
-                "Inputs may "
-                "have any strides, so with weight tiles wq_t may be a transposed view of wq. y has the dtype of x, "
-                "else of "
-                "w, else bf16; dx that of dy; options.out_dtype overrides. dw is f32 or bf16, dbias (N) f32; "
-                "options.accumulate adds to both. options.exact multiplies dequantized operands in high precision. The "
-                "workspace holds what is quantized inside.",
+                "mxfp8 every product gets operands quantized along its own contraction axis from the original: x and "
+                "w along K for y, dy and w along N for dx, dy and x along M for dw (from the originals with "
+                "wgrad_hp). scale_rule and format hold for all of them, scale_group and tile_rows for x and dy, "
+                "weight_scale_group and weight_tile_rows for w. Codes and scales that are given are taken instead of "
+                "quantizing again, and the original may then be absent: xq (M,K), xs (M,K/32), wq (N,K), ws (N,K/32); "
+                "in backward dyq (M,N), dys (M,N/32), dyq_t (N,Mp), dys_t (N,Mp/32), xq_t (K,Mp), xs_t (K,Mp/32), "
+                "wq_t (K,N), ws_t (K,N/32) with Mp = M rounded up to 32. In mxfp8, K must be a multiple of 32 for y "
+                "and N for dx; M may be anything. Inputs may have any strides, so with weight tiles wq_t may be a "
+                "transposed view of wq. y has the dtype of x, else of w, else bf16; dx that of dy; options.out_dtype "
+                "overrides. dw is f32 or bf16, dbias (N) f32; options.accumulate adds to both. options.exact "
+                "multiplies dequantized operands in high precision. The workspace holds what is quantized inside.",
             .infer = infer,
             .infer_backward = infer_backward,
             .forward = forward,

@@ -287,16 +287,12 @@ const struct mx8_op_row mx8i_lm_head_loss_row = {
                 "Tensor? ws_t) -> (Tensor loss, Tensor dh, Tensor? dw)",
             .description =
                 "loss (1) f64 = options.loss_scale (0: 1 / T) times the sum over rows of -log softmax(h w^T)[target], "
-                "for h (T,D), "
-                "w (V,D) and targets (T); rows whose target is negative count nothing. The backward pass computes the "
-                "same "
-                "loss and its gradients dh (T,D) and dw (V,D) f32 (options.accumulate adds to dw). Logits exist "
-                "options.chunk_rows rows at a time (0: 512 to 1024) in the dtype of h; the loss does not depend on "
-                "that. Precision "
-                "mxfp8 and its options are as for linear, with D a multiple of 32, and V for the backward pass; wq, "
-                "ws, wq_t, "
-                "ws_t are the weight's codes and scales along D and, transposed, along V, made once a call where "
-                "absent.",
+                "for h (T,D), w (V,D) and targets (T); rows whose target is negative count nothing. The backward pass "
+                "computes the same loss and its gradients dh (T,D) and dw (V,D) f32 (options.accumulate adds to dw). "
+                "Logits exist options.chunk_rows rows at a time (0: 512 to 1024) in the dtype of h; the loss does not "
+                "depend on that. Precision mxfp8 and its options are as for linear, with D a multiple of 32, and V "
+                "for the backward pass; wq, ws, wq_t, ws_t are the weight's codes and scales along D and, transposed, "
+                "along V, made once a call where absent.",
             .infer = infer,
             .infer_backward = infer_backward,
             .forward = forward,

@@ -136,13 +136,12 @@ const struct mx8_op_row mx8i_rmsnorm_row = {
             .schema = "rmsnorm(Tensor x, Tensor w, Tensor? add) -> (Tensor y, Tensor rstd, Tensor? sum)",
             .backward_schema =
                 "rmsnorm_backward(Tensor dy, Tensor x, Tensor w, Tensor rstd, Tensor? dres) -> (Tensor dx, Tensor? dw)",
-            .description = "y = s * rstd * w with s = x + add (add may be absent), rstd = 1 / sqrt(mean(s^2) + "
-                           "options.eps) over each row of "
-                           "(T,D); eps 0 means 1e-5. sum receives s, rounded to the dtype of x, and is what the norm "
-                           "is taken of. In "
-                           "backward x is that sum, and dx includes dres, the gradient that reaches it by the residual "
-                           "path (which dx "
-                           "may overwrite). dw (D) f32; options.accumulate adds to it. All row-major without gaps.",
+            .description =
+                "y = s * rstd * w with s = x + add (add may be absent), rstd = 1 / sqrt(mean(s^2) + options.eps) over "
+                "each row of (T,D); eps 0 means 1e-5. sum receives s, rounded to the dtype of x, and is what the norm "
+                "is taken of. In backward x is that sum, and dx includes dres, the gradient that reaches it by the "
+                "residual path (which dx may overwrite). dw (D) f32; options.accumulate adds to it. All row-major "
+                "without gaps.",
             .infer = infer_norm,
             .infer_backward = infer_norm_backward,
             .forward = run_norm,
@@ -241,10 +240,9 @@ const struct mx8_op_row mx8i_rope_row = {
             .schema = "rope(Tensor x, Tensor table) -> Tensor y",
             .backward_schema = "rope_backward(Tensor dy, Tensor table) -> Tensor dx",
             .description =
-                "Rotates the pairs (2i, 2i+1) of every head of x (T, H*d) by the angle of position t % options.seq_len "
-                "(0: rows of "
-                "table), whose cosine and sine are table (S, d/2, 2) f32. options.n_heads is checked when given. Row "
-                "strides are free; y may be x. The backward pass turns the other way.",
+                "Rotates the pairs (2i, 2i+1) of every head of x (T, H*d) by the angle of position t % "
+                "options.seq_len (0: rows of table), whose cosine and sine are table (S, d/2, 2) f32. options.n_heads "
+                "is checked when given. Row strides are free; y may be x. The backward pass turns the other way.",
             .infer = infer_rope,
             .infer_backward = infer_rope_backward,
             .forward = run_rope,

@@ -232,14 +232,12 @@ const struct mx8_op_row mx8i_quantize_rows_row = {
         {
             .name = "quantize_rows",
             .schema = "quantize_rows(Tensor x) -> (Tensor codes, Tensor scales)",
-            .description = "Blocks of 1x32 along K: x (M,K) bf16 or f32 with any strides to codes (M,K) and scales (M, "
-                           "ceil(K/32)). "
-                           "options.scale_rule picks the scale's rule, options.format e4m3 or e5m2. "
-                           "options.scale_group 128 or 256 "
-                           "makes the scales of that many neighbouring elements along K equal, options.tile_rows 32 or "
-                           "128 those of "
-                           "that many rows: the result stays a valid MXFP8 tensor. A short last block behaves as if "
-                           "zeros followed.",
+            .description =
+                "Blocks of 1x32 along K: x (M,K) bf16 or f32 with any strides to codes (M,K) and scales (M, "
+                "ceil(K/32)). options.scale_rule picks the scale's rule, options.format e4m3 or e5m2. "
+                "options.scale_group 128 or 256 makes the scales of that many neighbouring elements along K equal, "
+                "options.tile_rows 32 or 128 those of that many rows: the result stays a valid MXFP8 tensor. A short "
+                "last block behaves as if zeros followed.",
             .infer = infer_rows,
             .forward = run_rows,
         },
@@ -253,14 +251,11 @@ const struct mx8_op_row mx8i_quantize_cols_row = {
             .schema = "quantize_cols(Tensor x, Tensor? offsets) -> (Tensor codes, Tensor scales, Tensor? ends)",
             .description =
                 "Blocks of 32x1 along M, stored transposed: x (M,K) to codes (K,M) and scales (K, ceil(M/32)). With "
-                "offsets (G), "
-                "the cumulative ends of row groups, blocks start anew in every group: codes are (K,Mp) and scales "
-                "(K,Mp/32) "
-                "with A = options.alignment (32) and Mp = M + A G rounded up to A, each group padded to A rows with "
-                "zero bytes, and ends (G) "
-                "receives "
-                "the padded cumulative ends. Rows at and past offsets[G-1] are not read. Options as for quantize_rows, "
-                "scale_group along M and tile_rows across columns.",
+                "offsets (G), the cumulative ends of row groups, blocks start anew in every group: codes are (K,Mp) "
+                "and scales (K,Mp/32) with A = options.alignment (32) and Mp = M + A G rounded up to A, each group "
+                "padded to A rows with zero bytes, and ends (G) receives the padded cumulative ends. Rows at and past "
+                "offsets[G-1] are not read. Options as for quantize_rows, scale_group along M and tile_rows across "
+                "columns.",
             .infer = infer_cols,
             .forward = run_cols,
         },
@@ -274,9 +269,9 @@ const struct mx8_op_row mx8i_quantize_both_row = {
             .schema =
                 "quantize_both(Tensor x, Tensor? offsets) -> (Tensor row_codes, Tensor row_scales, Tensor col_codes, "
                 "Tensor col_scales, Tensor? ends)",
-            .description = "quantize_rows and quantize_cols from one read of x; the bits are those of the two calls. "
-                           "With offsets, the row "
-                           "codes and scales of rows at and past offsets[G-1] are zero.",
+            .description =
+                "quantize_rows and quantize_cols from one read of x; the bits are those of the two calls. With "
+                "offsets, the row codes and scales of rows at and past offsets[G-1] are zero.",
             .infer = infer_both,
             .forward = run_both,
         },
@@ -288,9 +283,9 @@ const struct mx8_op_row mx8i_quantize_3d_row = {
         {
             .name = "quantize_3d",
             .schema = "quantize_3d(Tensor w) -> (Tensor codes, Tensor scales)",
-            .description = "Expert weights w (E,N,K) in blocks of 32x1 along N, the right operand of the input "
-                           "gradient: codes (E,N,K) with "
-                           "strides (N*K, 1, N), scales (E, ceil(N/32), K) row-major. Options as for quantize_cols.",
+            .description =
+                "Expert weights w (E,N,K) in blocks of 32x1 along N, the right operand of the input gradient: codes "
+                "(E,N,K) with strides (N*K, 1, N), scales (E, ceil(N/32), K) row-major. Options as for quantize_cols.",
             .infer = infer_3d,
             .forward = run_3d,
         },
@@ -303,9 +298,10 @@ const struct mx8_op_row mx8i_quantize_experts_row = {
             .name = "quantize_experts",
             .schema =
                 "quantize_experts(Tensor w) -> (Tensor row_codes, Tensor row_scales, Tensor codes, Tensor scales)",
-            .description = "Both forms of expert weights w (E,N,K) from one read: blocks of 1x32 along K, row_codes "
-                           "(E,N,K) and row_scales (E, N, ceil(K/32)), as quantize_rows makes them of each expert; "
-                           "codes and scales as quantize_3d.",
+            .description =
+                "Both forms of expert weights w (E,N,K) from one read: blocks of 1x32 along K, row_codes (E,N,K) and "
+                "row_scales (E, N, ceil(K/32)), as quantize_rows makes them of each expert; codes and scales as "
+                "quantize_3d.",
             .infer = infer_experts,
             .forward = run_experts,
         },
@@ -317,11 +313,11 @@ const struct mx8_op_row mx8i_dequantize_row = {
         {
             .name = "dequantize",
             .schema = "dequantize(Tensor codes, Tensor scales) -> Tensor x",
-            .description = "codes (..,K) and scales (.., ceil(K/32)) to x (..,K): code * 2^(scale - 127), rounded once "
-                           "to options.out_dtype "
-                           "(bf16 where it is 0). Blocks run along the last dimension; strides are free, so other axes "
-                           "are a matter of "
-                           "views. Scale byte 255 gives NaN. Codes of dtype u8 are read as options.format.",
+            .description =
+                "codes (..,K) and scales (.., ceil(K/32)) to x (..,K): code * 2^(scale - 127), rounded once to "
+                "options.out_dtype (bf16 where it is 0). Blocks run along the last dimension; strides are free, so "
+                "other axes are a matter of views. Scale byte 255 gives NaN. Codes of dtype u8 are read as "
+                "options.format.",
             .infer = infer_dequantize,
             .forward = run_dequantize,
         },

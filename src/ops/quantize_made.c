@@ -234,10 +234,8 @@ const struct mx8_op_row mx8i_swiglu_quantize_row = {
             .schema = "swiglu_quantize(Tensor gate, Tensor up, Tensor? offsets)" CODES_SCHEMA,
             .description =
                 "Codes of h (M,F) = silu(gate) * up without h itself: the bits of swiglu, then quantize_rows, "
-                "quantize_cols or "
-                "quantize_both. Outputs that are absent are not made; ends comes with offsets and col_codes. "
-                "The workspace "
-                "holds h where a device has no kernel that makes both at once.",
+                "quantize_cols or quantize_both. Outputs that are absent are not made; ends comes with offsets and "
+                "col_codes. The workspace holds h where a device has no kernel that makes both at once.",
             .infer = infer_swiglu,
             .forward = run_swiglu,
         },
@@ -248,16 +246,17 @@ const struct mx8_op_row mx8i_swiglu_backward_quantize_row = {
     .op =
         {
             .name = "swiglu_backward_quantize",
-            .schema = "swiglu_backward_quantize(Tensor dh, Tensor gate, Tensor up, Tensor? offsets) -> (Tensor? "
-                      "dgate_row_codes, Tensor? dgate_row_scales, Tensor? dgate_col_codes, Tensor? dgate_col_scales, "
-                      "Tensor? dup_row_codes, Tensor? dup_row_scales, Tensor? dup_col_codes, Tensor? dup_col_scales)",
+            .schema =
+                "swiglu_backward_quantize(Tensor dh, Tensor gate, Tensor up, Tensor? offsets) -> (Tensor? "
+                "dgate_row_codes, Tensor? dgate_row_scales, Tensor? dgate_col_codes, Tensor? dgate_col_scales, "
+                "Tensor? dup_row_codes, Tensor? dup_row_scales, Tensor? dup_col_codes, Tensor? dup_col_scales)",
             .description =
                 "Codes of swiglu's gradients dgate and dup (M,F) without the gradients themselves: the bits of "
                 "swiglu_backward, then quantize_rows, quantize_cols or quantize_both of each. Outputs that are absent "
                 "are not made. Padded ends of groups are those that quantize_cols gives for the same offsets. The "
                 "workspace holds dgate and dup where a device has no kernel that makes all at once; it may be the "
-                "memory of gate and up, if they are packed and up follows gate at the next multiple of 256 bytes, "
-                "and what they hold is undefined then.",
+                "memory of gate and up, if they are packed and up follows gate at the next multiple of 256 bytes, and "
+                "what they hold is undefined then.",
             .infer = infer_gradients,
             .forward = run_gradients,
         },
@@ -271,10 +270,9 @@ const struct mx8_op_row mx8i_permute_quantize_row = {
             .schema = "permute_quantize(Tensor x, Tensor order, Tensor positions, Tensor? weights, Tensor? "
                       "offsets)" CODES_SCHEMA,
             .description =
-                "Codes of rows (T*k,D), tokens in the order of their experts (times their scores when weights "
-                "is given), without the "
-                "rows themselves: the bits of permute, then quantize_rows, quantize_cols or quantize_both. "
-                "Outputs and workspace as for swiglu_quantize.",
+                "Codes of rows (T*k,D), tokens in the order of their experts (times their scores when weights is "
+                "given), without the rows themselves: the bits of permute, then quantize_rows, quantize_cols or "
+                "quantize_both. Outputs and workspace as for swiglu_quantize.",
             .infer = infer_permute,
             .forward = run_permute,
         },

@@ -115,16 +115,13 @@ const struct mx8_op_row mx8i_router_row = {
             .backward_schema =
                 "router_backward(Tensor dweights, Tensor scores, Tensor indices, Tensor weights) -> Tensor dlogits",
             .description =
-                "scores (T,E) f32 = sigmoid or softmax (options.score_func) of logits (T,E). indices (T,k) are the "
-                "k = options.top_k largest of scores + bias (E), in falling order, the lowest index first among "
-                "equals. weights (T,k) "
-                "are their scores without bias, divided by their sum with options.route_norm, times "
-                "options.route_scale (0: 1). "
-                "Slots t*k + j sorted stably by expert: order (T*k) lists them, positions (T,k) is its inverse, "
-                "offsets (E) are "
-                "cumulative ends. bias steers the choice alone and gets no gradient. A NaN counts as the largest "
-                "value. "
-                "dlogits is f32 unless options.out_dtype or the output itself says bf16.",
+                "scores (T,E) f32 = sigmoid or softmax (options.score_func) of logits (T,E). indices (T,k) are the k "
+                "= options.top_k largest of scores + bias (E), in falling order, the lowest index first among equals. "
+                "weights (T,k) are their scores without bias, divided by their sum with options.route_norm, times "
+                "options.route_scale (0: 1). Slots t*k + j sorted stably by expert: order (T*k) lists them, positions "
+                "(T,k) is its inverse, offsets (E) are cumulative ends. bias steers the choice alone and gets no "
+                "gradient. A NaN counts as the largest value. dlogits is f32 unless options.out_dtype or the output "
+                "itself says bf16.",
             .infer = infer_router,
             .infer_backward = infer_router_backward,
             .forward = run_router,
@@ -222,11 +219,10 @@ const struct mx8_op_row mx8i_permute_row = {
             .backward_schema =
                 "permute_backward(Tensor drows, Tensor? x, Tensor order, Tensor positions, Tensor? weights, "
                 "Tensor? dres) -> (Tensor dx, Tensor? dweights)",
-            .description = "Copies tokens into the order of their experts: rows (T*k, D)[p] = x[order[p] / k], times "
-                           "weights[order[p]] when "
-                           "weights (T,k) are given. dx (T,D) sums the k rows of each token in order of j, plus dres "
-                           "(which dx may "
-                           "overwrite); dweights (T,k) needs x and weights.",
+            .description =
+                "Copies tokens into the order of their experts: rows (T*k, D)[p] = x[order[p] / k], times "
+                "weights[order[p]] when weights (T,k) are given. dx (T,D) sums the k rows of each token in order of "
+                "j, plus dres (which dx may overwrite); dweights (T,k) needs x and weights.",
             .infer = infer_permute,
             .infer_backward = infer_permute_backward,
             .forward = run_permute,
@@ -323,11 +319,10 @@ const struct mx8_op_row mx8i_combine_row = {
             .backward_schema =
                 "combine_backward(Tensor dy, Tensor? rows, Tensor order, Tensor positions, Tensor? weights) -> "
                 "(Tensor drows, Tensor? dweights)",
-            .description = "The reverse of permute: y (T,D)[t] = base[t] plus the sum over j, in order, of "
-                           "rows[positions[t,j]], times "
-                           "weights[t,j] when weights (T,k) are given. base may be absent and may be y itself; its "
-                           "gradient is dy. drows "
-                           "(T*k, D); dweights (T,k) needs rows and weights.",
+            .description =
+                "The reverse of permute: y (T,D)[t] = base[t] plus the sum over j, in order, of rows[positions[t,j]], "
+                "times weights[t,j] when weights (T,k) are given. base may be absent and may be y itself; its "
+                "gradient is dy. drows (T*k, D); dweights (T,k) needs rows and weights.",
             .infer = infer_combine,
             .infer_backward = infer_combine_backward,
             .forward = run_combine,
