@@ -19,6 +19,9 @@ enum mx8_status mx8i_open_writer(const char *path, struct mx8_writer *w);
 enum mx8_status mx8i_write(struct mx8_writer *w, const void *data, size_t size);
 enum mx8_status mx8i_commit_writer(struct mx8_writer *w);  /* closes in every case */
 void mx8i_abandon_writer(struct mx8_writer *w);            /* removes the temporary file; safe after commit */
+/* All of a file at once, by such a writer. A text gets a line's end. */
+enum mx8_status mx8i_write_file(const char *path, const void *data, size_t size);
+enum mx8_status mx8i_write_text(const char *path, const char *text);
 
 enum mx8_status mx8i_make_folders(const char *path);       /* mkdir -p */
 int mx8i_is_folder(const char *path);

@@ -95,3 +95,18 @@ enum mx8_status mx8i_commit_writer(struct mx8_writer *w) {
     close_writer(w);
     return status;
 }
+
+enum mx8_status mx8i_write_file(const char *path, const void *data, size_t size) {
+    struct mx8_writer w;
+    MX8_TRY(mx8i_open_writer(path, &w));
+    MX8_TRY(mx8i_write(&w, data, size)); /* abandons where it fails */
+    return mx8i_commit_writer(&w);
+}
+
+enum mx8_status mx8i_write_text(const char *path, const char *text) {
+    struct mx8_writer w;
+    MX8_TRY(mx8i_open_writer(path, &w));
+    MX8_TRY(mx8i_write(&w, text, strlen(text)));
+    MX8_TRY(mx8i_write(&w, "\n", 1));
+    return mx8i_commit_writer(&w);
+}

@@ -75,8 +75,6 @@ enum mx8_status mx8i_show_plan(const struct mx8_options *o, struct mx8_terminal 
 
 /* Scale rule of a name that an option table has let through. */
 int32_t mx8i_find_scale_rule(const char *name);
-/* The text and a newline, atomically. */
-enum mx8_status mx8i_write_text(const char *path, const char *text);
 
 /* 1234567 -> "1,234,567"; seconds -> "1m 23s". Both return buffer. */
 char *mx8i_format_count(char buffer[32], int64_t value);

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/memory.h"
 #include "cli/bench.h"
 #include "cli/cli.h"

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/error.h"
+#include "base/file.h"
 #include "base/memory.h"
 #include "base/safetensors.h"
 #include "cli/cli.h"

@@ -44,16 +44,8 @@ static const char *const companions[] = {"tokenizer.json", "tokenizer_config.jso
 static enum mx8_status copy_file(const char *from, const char *to) {
     char *data;
     size_t size;
-    struct mx8_writer w;
     MX8_TRY(mx8i_read_file(from, (size_t)1 << 30, &data, &size));
-    enum mx8_status status = mx8i_open_writer(to, &w);
-    if (status == MX8_OK) {
-        status = mx8i_write(&w, data, size);
-        if (status == MX8_OK)
-            status = mx8i_commit_writer(&w);
-        else
-            mx8i_abandon_writer(&w);
-    }
+    enum mx8_status status = mx8i_write_file(to, data, size);
     mx8i_release(data);
     return status;
 }

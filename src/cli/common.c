@@ -87,13 +87,3 @@ int32_t mx8i_find_scale_rule(const char *name) {
         if (strcmp(names[i], name) == 0) return i;
     return MX8_SCALE_RCEIL;
 }
-
-enum mx8_status mx8i_write_text(const char *path, const char *text) {
-    struct mx8_writer w;
-    MX8_TRY(mx8i_open_writer(path, &w));
-    enum mx8_status status = mx8i_write(&w, text, strlen(text));
-    if (status == MX8_OK) status = mx8i_write(&w, "\n", 1);
-    if (status == MX8_OK) return mx8i_commit_writer(&w);
-    mx8i_abandon_writer(&w);
-    return status;
-}

@@ -294,15 +294,9 @@ static enum mx8_status write_shard(
 }
 
 static enum mx8_status write_text(const struct export *x, const char *name, const char *text) {
-    struct mx8_writer w;
     char *path = mx8i_format_text("%s/%s", x->folder, name);
-    enum mx8_status status = path ? mx8i_open_writer(path, &w) : MX8_OUT_OF_MEMORY;
+    enum mx8_status status = path ? mx8i_write_text(path, text) : MX8_OUT_OF_MEMORY;
     mx8i_release(path);
-    MX8_TRY(status);
-    status = mx8i_write(&w, text, strlen(text));
-    if (status == MX8_OK) status = mx8i_write(&w, "\n", 1);
-    if (status == MX8_OK) return mx8i_commit_writer(&w);
-    mx8i_abandon_writer(&w);
     return status;
 }
 

@@ -182,11 +182,8 @@ static enum mx8_status write_file(struct writing *w, int64_t file, int64_t files
 }
 
 static enum mx8_status write_text(const char *folder, const char *name, const char *text) {
-    struct mx8_writer file;
     char *path = mx8i_format_text("%s/%s", folder, name);
-    enum mx8_status status = path ? mx8i_open_writer(path, &file) : MX8_OUT_OF_MEMORY;
-    if (status == MX8_OK) status = mx8i_write(&file, text, strlen(text));
-    if (status == MX8_OK) status = mx8i_commit_writer(&file);
+    enum mx8_status status = path ? mx8i_write_file(path, text, strlen(text)) : MX8_OUT_OF_MEMORY;
     mx8i_release(path);
     return status;
 }

@@ -82,15 +82,11 @@ static enum mx8_status cut_file(const char *path, int64_t step, int64_t *last) {
 
 static enum mx8_status keep_copy(const char *folder, const char *path) {
     struct mx8_map map;
-    struct mx8_writer w = {.fd = -1};
     char *copy = make_path(folder, "metrics", find_free_number(folder), "jsonl");
     if (!copy) return MX8_OUT_OF_MEMORY;
     enum mx8_status status = mx8i_map_file(path, &map);
     if (status == MX8_OK) {
-        status = mx8i_open_writer(copy, &w);
-        if (status == MX8_OK) status = mx8i_write(&w, map.data, map.size);
-        if (status == MX8_OK) status = mx8i_commit_writer(&w);
-        mx8i_abandon_writer(&w);
+        status = mx8i_write_file(copy, map.data, map.size);
         mx8i_unmap_file(&map);
     }
     mx8i_release(copy);
@@ -139,16 +135,6 @@ static json_t *describe_run(const struct mx8_job *job, const struct mx8_context 
         list_options(job->options));
 }
 
-static enum mx8_status write_text(const char *path, const char *text) {
-    struct mx8_writer w;
-    MX8_TRY(mx8i_open_writer(path, &w));
-    enum mx8_status status = mx8i_write(&w, text, strlen(text));
-    if (status == MX8_OK) status = mx8i_write(&w, "\n", 1);
-    if (status == MX8_OK) return mx8i_commit_writer(&w);
-    mx8i_abandon_writer(&w);
-    return status;
-}
-
 static enum mx8_status write_run(const struct mx8_job *job, const struct mx8_context *ctx, int64_t resumed_at) {
     json_t *run = describe_run(job, ctx);
     if (run && resumed_at) json_object_set_new(run, "resumed_at", json_integer((json_int_t)resumed_at));
@@ -158,7 +144,7 @@ static enum mx8_status write_run(const struct mx8_job *job, const struct mx8_con
         return MX8_FAIL(
             MX8_FORMAT_ERROR, "%s/run.json cannot be written: an option is no UTF-8 text", job->dump_folder);
     char *path = make_path(job->dump_folder, "run", 0, "json");
-    enum mx8_status status = path ? write_text(path, text) : MX8_OUT_OF_MEMORY;
+    enum mx8_status status = path ? mx8i_write_text(path, text) : MX8_OUT_OF_MEMORY;
     free(text);
     mx8i_release(path);
     return status;

@@ -183,19 +183,10 @@ static json_t *describe_profile(const struct mx8_step_profile *p, const struct m
         "seconds", p->seconds, "seconds_at_ceilings", least, "ceilings", ceilings, "kernels", rows);
 }
 
-static enum mx8_status write_file(const char *path, const char *text) {
-    struct mx8_writer w;
-    MX8_TRY(mx8i_open_writer(path, &w));
-    enum mx8_status status = mx8i_write(&w, text, strlen(text));
-    if (status == MX8_OK) return mx8i_commit_writer(&w);
-    mx8i_abandon_writer(&w);
-    return status;
-}
-
 static enum mx8_status write_profile(const struct mx8_job *job, json_t *profile) {
     char *text = profile ? json_dumps(profile, JSON_INDENT(1)) : NULL;
     char *path = mx8i_format_text("%s/profile.json", job->dump_folder);
-    enum mx8_status status = text && path ? write_file(path, text) : MX8_OUT_OF_MEMORY;
+    enum mx8_status status = text && path ? mx8i_write_text(path, text) : MX8_OUT_OF_MEMORY;
     mx8i_release(path);
     free(text);
     json_decref(profile);

@@ -229,15 +229,6 @@ static enum mx8_status append_page(
     return t->status == MX8_OK ? MX8_OK : MX8_FAIL(t->status, "mx8i_write_report: no memory for the page");
 }
 
-static enum mx8_status write_page(const char *path, const struct mx8_text *t) {
-    struct mx8_writer w;
-    MX8_TRY(mx8i_open_writer(path, &w));
-    enum mx8_status status = mx8i_write(&w, t->data, t->size);
-    if (status == MX8_OK) return mx8i_commit_writer(&w);
-    mx8i_abandon_writer(&w);
-    return status;
-}
-
 enum mx8_status mx8i_write_report(const char *path, const char *title, const char *const *runs, int n_runs) {
     return mx8i_refresh_report(path, title, runs, n_runs, 0);
 }
@@ -269,7 +260,7 @@ enum mx8_status mx8i_refresh_report(
     }
     tell_apart(run, n, runs);
     if (status == MX8_OK) status = append_page(&text, title ? title : "Training report", run, n, refresh);
-    if (status == MX8_OK) status = write_page(path, &text);
+    if (status == MX8_OK) status = mx8i_write_file(path, text.data, text.size);
     mx8i_release_text(&text);
     while (n > 0) mx8i_release_run(&run[--n]);
     return status;

@@ -50,14 +50,6 @@ static int set_counts(json_t *object, const struct mx8_shard_counts *c) {
            json_object_set_new(object, "replaced_sequences", json_integer(c->replaced));
 }
 
-static enum mx8_status write_text(const char *path, const char *text) {
-    struct mx8_writer file;
-    MX8_TRY(mx8i_open_writer(path, &file));
-    MX8_TRY(mx8i_write(&file, text, strlen(text)));
-    MX8_TRY(mx8i_write(&file, "\n", 1));
-    return mx8i_commit_writer(&file);
-}
-
 static enum mx8_status write_manifest(struct mx8_shard_writer *w, int complete) {
     json_t *root = json_pack("{s:s, s:i, s:b, s:s, s:O}", "format", "mx8 token shards", "version", 1, "complete",
         complete, "dtype", w->width == 2 ? "uint16" : "uint32", "made_from", w->made_from);
@@ -65,7 +57,7 @@ static enum mx8_status write_manifest(struct mx8_shard_writer *w, int complete) 
     char *text = failed ? NULL : json_dumps(root, JSON_INDENT(1) | JSON_ENSURE_ASCII);
     char *path = join_path(w, MANIFEST);
     enum mx8_status status = MX8_OUT_OF_MEMORY;
-    if (text && path) status = write_text(path, text);
+    if (text && path) status = mx8i_write_text(path, text);
     free(text);
     mx8i_release(path);
     json_decref(root);

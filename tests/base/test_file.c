@@ -111,8 +111,12 @@ static void test_write_sizes(void **state) {
             }
             assert_ok(mx8i_commit_writer(&w));
             scratch_expect(path, bytes, sizes[i]);
+            assert_ok(mx8i_write_file(path, bytes + 1, sizes[i] / 2));
+            scratch_expect(path, bytes + 1, sizes[i] / 2);
         }
     free(bytes);
+    assert_ok(mx8i_write_text(scratch_path("sizes"), "a text"));
+    scratch_expect(scratch_path("sizes"), "a text\n", 7);
 }
 
 static void test_write_errors(void **state) {
@@ -122,6 +126,8 @@ static void test_write_errors(void **state) {
     assert_message("no/such/folder");
     assert_status(mx8i_open_writer("/dev/null", &w), MX8_IO_ERROR);
     assert_status(mx8i_open_writer(scratch_folder, &w), MX8_IO_ERROR);
+    assert_status(mx8i_write_file(scratch_path("no/such/folder"), "", 0), MX8_IO_ERROR);
+    assert_status(mx8i_write_text(scratch_path("no/such/folder"), ""), MX8_IO_ERROR);
     mx8i_abandon_writer(&w);
     for (int n = 1; n <= 3; n++) {
         mx8i_fail_allocation(n, 0);
@@ -148,13 +154,14 @@ static void test_full_disk(void **state) {
     enum mx8_status written = mx8i_write(&direct, bytes, 3 << 20);
     assert_message(path);
     assert_message("File too large");
+    enum mx8_status whole = mx8i_write_file(path, bytes, 3 << 20);
     enum mx8_status opened = mx8i_open_writer(path, &late);
     enum mx8_status first = mx8i_write(&late, bytes, 1 << 20);
     enum mx8_status second = mx8i_write(&late, bytes, 10);
     enum mx8_status committed = mx8i_commit_writer(&late);
     setrlimit(RLIMIT_FSIZE, &before);
     signal(SIGXFSZ, SIG_DFL);
-    assert_int_equal(written, MX8_IO_ERROR);
+    assert_true(written == MX8_IO_ERROR && whole == MX8_IO_ERROR);
     assert_true(opened == MX8_OK && first == MX8_OK && second == MX8_OK);
     assert_int_equal(committed, MX8_IO_ERROR); /* the buffered rest fails at commit */
     assert_status(mx8i_commit_writer(&direct), MX8_INVALID_ARGUMENT);
