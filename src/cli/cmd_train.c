@@ -22,8 +22,8 @@ static void print_summary(struct mx8_terminal *t, const struct mx8_summary *s, c
     }
     char from[48] = "", first[32];
     if (s->resumed_at) snprintf(from, sizeof from, "; from step %s on", mx8i_format_count(first, s->resumed_at + 1));
-    mx8i_print_line(t, "%s%s steps, %s tokens%s in %s", s->interrupted ? "interrupted after " : "",
-        mx8i_format_count(steps, s->steps), mx8i_format_count(tokens, s->tokens), from,
+    mx8i_print_line(t, "%s%s step%s, %s tokens%s in %s", s->interrupted ? "interrupted after " : "",
+        mx8i_format_count(steps, s->steps), s->steps == 1 ? "" : "s", mx8i_format_count(tokens, s->tokens), from,
         mx8i_format_duration(time, s->seconds));
     mx8i_print_line(t, "median tokens/s without step 1: %s", mx8i_format_count(speed, (int64_t)(s->median_tps + 0.5)));
     mx8i_print_line(t, "peak memory: %.2f GiB", (double)s->peak_memory / (1 << 30));

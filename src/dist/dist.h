@@ -56,7 +56,8 @@ enum mx8_status mx8i_sum_integers(struct mx8_comm *c, int64_t *values, int64_t n
 enum mx8_status mx8i_find_least(struct mx8_comm *c, int64_t *value);
 enum mx8_status mx8i_broadcast(struct mx8_comm *c, void *data, size_t bytes, int32_t from);
 enum mx8_status mx8i_barrier(struct mx8_comm *c);
-/* In the kernels' memory: n floats become their sum over the ranks; scratch as for a reduce of mx8i_split_evenly's cuts. */
+/* In the kernels' memory: n floats become their sum over the ranks, in pieces that the scratch has room for: at least
+ * two floats for each of the other ranks. */
 enum mx8_status mx8i_sum_floats(struct mx8_comm *c, float *values, size_t n, void *scratch, size_t scratch_bytes);
 
 int64_t mx8i_count_sum_bytes(const struct mx8_comm *c, size_t n, size_t scratch_bytes); /* that it sends from here */
