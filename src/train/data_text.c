@@ -67,7 +67,9 @@ enum mx8_status mx8i_open_text(struct mx8_source *s) {
             (long long)s->vocab_size);
     int64_t count;
     MX8_TRY(mx8i_add_data_parts(s, NULL, add_document, &count));
-    if (s->n_parts == 0) return MX8_FAIL(MX8_FORMAT_ERROR, "%s: no text, %lld empty files", s->path, (long long)count);
+    if (s->n_parts == 0)
+        return MX8_FAIL(
+            MX8_FORMAT_ERROR, "%s: no text, %lld empty file%s", s->path, (long long)count, count == 1 ? "" : "s");
 
     double bytes = (double)count_bytes(s);
     const char *unit = bytes < 1e6 ? "kB" : "MB";

@@ -29,6 +29,27 @@ static enum mx8_status check_unsupported(const struct mx8_options *o) {
     return MX8_OK;
 }
 
+/* What is set for something that is not switched on: a TOML file may hold it for another day, so it is a note. */
+static void note_idle(const struct mx8_options *o, const struct mx8_log *notes) {
+    static const struct {
+        const char *begin, *needs, *then;
+    } rows[] = {
+        {"mx.", "model.converters", "nothing is converted to MXFP8"},
+        {"quantize.", "model.converters", "nothing is converted to MXFP8"},
+        {"validation.", "validation.enable", "nothing is validated"},
+        {"checkpoint.interval", "checkpoint.enable", "nothing is saved"},
+    };
+    for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
+        if (mx8i_is_set(o, rows[r].needs)) continue;
+        for (int32_t i = 0; i < o->count; i++) {
+            const char *key = o->table[i].key;
+            if (strncmp(key, rows[r].begin, strlen(rows[r].begin)) || !mx8i_is_set(o, key)) continue;
+            mx8i_log(notes, "%s is set, but %s is not: %s", key, rows[r].needs, rows[r].then);
+            break;
+        }
+    }
+}
+
 static enum mx8_status resolve_batch(const struct mx8_options *o, struct mx8_job *job) {
     int64_t global = mx8i_get_int(o, "training.global_batch_size"), local = job->local_batch_size;
     const int64_t ranks = mx8i_count_ranks(job), least = local * ranks;
@@ -118,6 +139,7 @@ enum mx8_status mx8i_resolve_job_as(
     if (!notes) notes = &silent;
     *out = (struct mx8_job){.options = o, .steps = mx8i_get_int(o, "training.steps")};
     MX8_TRY(check_unsupported(o));
+    note_idle(o, notes);
     MX8_TRY(mx8i_resolve_parallel(o, launch, out));
     MX8_TRY(mx8i_resolve_model(o, out));
     MX8_TRY(mx8i_resolve_recipe(o, out, notes));

@@ -191,6 +191,11 @@ static void name_run(struct mx8_report_run *r, const char *folder) {
 }
 
 enum mx8_status mx8i_read_run(const char *folder, struct mx8_report_run *out) {
+    if (mx8i_is_file(folder)) {
+        *out = (struct mx8_report_run){0};
+        return MX8_FAIL(
+            MX8_INVALID_ARGUMENT, "%s: is a file, expected a run's folder with metrics.jsonl in it", folder);
+    }
     char *metrics = mx8i_format_text("%s/metrics.jsonl", folder), *facts = mx8i_format_text("%s/run.json", folder);
     memset(out, 0, sizeof *out);
     enum mx8_status status = metrics && facts ? read_metrics(out, metrics) : MX8_OUT_OF_MEMORY;

@@ -263,8 +263,36 @@ static void test_errors(void **state) {
     unsetenv("OMPI_COMM_WORLD_SIZE");
 }
 
+/* Settings of what is not switched on are told; those that another option switches on or off by its name are not. */
+static void test_idle_settings(void **state) {
+    (void)state;
+    static const struct {
+        const char *flags[4], *note;
+    } cases[] = {
+        {{"--mx.moe_fqns_prototype=experts"},
+            "mx.moe_fqns_prototype is set, but model.converters is not: nothing is conv"},
+        {{"--validation.dataset_path=x"},
+            "validation.dataset_path is set, but validation.enable is not: nothing is vali"},
+        {{"--checkpoint.interval=7"}, "checkpoint.interval is set, but checkpoint.enable is not: nothing is saved"},
+        {{"--mx.moe_fqns_prototype=experts", "--model.converters=mx"}, NULL},
+        {{"--mx.moe_fqns_prototype=experts", "--model.converters="}, NULL},
+        {{"--validation.dataset_path=x", "--validation.no-enable"}, NULL},
+        {{"--checkpoint.interval=7", "--checkpoint.enable"}, NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct mx8_job job;
+        struct lines notes = {.used = 0};
+        assert_ok(resolve(cases[i].flags, &job, &notes));
+        if (cases[i].note)
+            assert_non_null(strstr(notes.text, cases[i].note));
+        else
+            assert_null(strstr(notes.text, "is set, but"));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_idle_settings),
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_help_names_every_key),
         cmocka_unit_test(test_seed_command_line),

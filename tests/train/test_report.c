@@ -213,6 +213,8 @@ static void bad_runs_name_file_and_line(void **state) {
         assert_message(cases[i].message);
     }
     assert_status(mx8i_read_run(in_root("nowhere"), &r), MX8_IO_ERROR);
+    assert_status(mx8i_read_run(in_root("bad/metrics.jsonl"), &r), MX8_INVALID_ARGUMENT);
+    assert_message("is a file, expected a run's folder");
     write_file("bad", "metrics.jsonl", LINE("1", "1", "1"));
     write_file("bad", "run.json", "{\n\"recipe\": }\n");
     assert_status(mx8i_read_run(in_root("bad"), &r), MX8_FORMAT_ERROR);
