@@ -287,10 +287,11 @@ static enum mx8_status sum_columns(
     j.accumulate = p->options->accumulate;
     j.n_groups = p->groups;
     j.offsets = p->groups > 0 ? p->offsets->data : NULL;
-    int64_t column_bytes = p->dy->stride[1] * (int64_t)mx8_get_dtype_size(p->dy->dtype);
+    const int64_t bytes = (int64_t)mx8_get_dtype_size(p->dy->dtype);
     for (int64_t n = 0; n < p->N; n += step) {
         j.out = (float *)dbias->data + n;
-        j.x = p->M > 0 ? (const char *)p->dy->data + n * column_bytes : NULL;
+        /* the stride of an empty tensor, or of a single column, may be anything */
+        j.x = p->M > 0 ? (const char *)p->dy->data + n * p->dy->stride[1] * bytes : NULL;
         MX8_TRY(ctx->exec.k->colsum(&ctx->exec, &j));
     }
     return MX8_OK;
