@@ -4,7 +4,8 @@
 //
 // cuDNN adds dq up atomically unless a graph asks for the whole product: that needs 2 bytes a pair of positions, which
 // bounds how many heads one launch may take, but every run gives the same bits. MX8_ATTENTION_ORDER=any takes the
-// atomic form.
+// atomic form. Launches run on two streams in turn: the last blocks of a causal launch are its longest, and the next
+// launch fills the multiprocessors that wait for them.
 #include <float.h>
 #include <math.h>
 #include <stdarg.h>
@@ -16,7 +17,7 @@
 
 using namespace attention;
 
-enum { MAX_PLANS = 256, DEFAULT_WORKSPACE_MIB = 2048, LAST_RESORT = 4, ALIGNMENT = 256, SLACK = 65536 };
+enum { MAX_PLANS = 256, DEFAULT_WORKSPACE_MIB = 3072, LANES = 2, LAST_RESORT = 4, ALIGNMENT = 256, SLACK = 65536 };
 enum choice { AUTO, ONLY_CUDNN, ONLY_OWN }; // of MX8_ATTENTION
 
 struct kept_plan {
@@ -39,7 +40,9 @@ struct attention_library {
     int capability;
     enum choice choice;
     bool any_order, broken; // broken: no handle to be had
-    int64_t limit;          // bytes of one launch's workspace
+    cudaStream_t side;      // of the second lane, made with the handle
+    cudaEvent_t begun, done;
+    int64_t limit;          // bytes of the workspace of all lanes
     struct kept_plan *plans[MAX_PLANS];
     struct need needs[MAX_PLANS];
     int n_plans, n_needs;
@@ -110,6 +113,19 @@ static int64_t guess_bytes(const struct cudnn_shape &s) {
     return pairs + dq_sum_bytes(s) + (s.KV < s.H ? 4 * s.B * s.H * s.S * s.d : 0);
 }
 
+// Launches that run beside each other.
+static int count_lanes(const struct mx8_attention_job *j, const struct cudnn_shape &s) {
+    const int64_t launches = j->T / j->S / s.B * (j->KV / s.KV);
+    return launches < LANES ? (int)launches : LANES;
+}
+static int64_t guess_all(const struct mx8_attention_job *j, const struct cudnn_shape &s) {
+    return guess_bytes(s) * count_lanes(j, s);
+}
+// Of one lane: row terms, the f32 sum of dq, and what cuDNN asks for.
+static int64_t lane_bytes(const struct cudnn_shape &s, const struct need *need) {
+    return (s.backward ? stats_bytes(s) + dq_sum_bytes(s) : 0) + aligned(need->library_bytes);
+}
+
 // The launch that covers the job in equal parts: all of it, whole sequences, or some key heads of one sequence.
 static bool choose_launch(
     const struct attention_library *a, const struct mx8_attention_job *j, bool backward, struct cudnn_shape *s) {
@@ -120,12 +136,12 @@ static bool choose_launch(
     s->do_ls = j->do_ls, s->dq_ls = j->dq_ls, s->dk_ls = j->dk_ls, s->dv_ls = j->dv_ls;
     s->backward = 1;
     s->any_order = a->any_order;
-    for (; s->B > 1 && (sequences % s->B != 0 || guess_bytes(*s) > a->limit);) s->B--;
-    while (s->B == 1 && s->KV > 1 && (j->KV % s->KV != 0 || guess_bytes(*s) > a->limit)) {
+    for (; s->B > 1 && (sequences % s->B != 0 || guess_all(j, *s) > a->limit);) s->B--;
+    while (s->B == 1 && s->KV > 1 && (j->KV % s->KV != 0 || guess_all(j, *s) > a->limit)) {
         s->KV--;
         s->H = s->KV * group;
     }
-    return guess_bytes(*s) <= a->limit * LAST_RESORT;
+    return guess_all(j, *s) <= a->limit * LAST_RESORT;
 }
 
 // ---- plans ----
@@ -139,8 +155,13 @@ static bool have_handle(struct attention_library *a) {
         a->handle = NULL;
         snprintf(a->failure, sizeof a->failure, "cudnnCreate: %s", a->lib->get_error_string(status));
         note("%s", a->failure);
+        return false;
     }
-    return !a->broken;
+    // Without a second stream the launches follow each other on the first.
+    if (cudaStreamCreateWithFlags(&a->side, cudaStreamNonBlocking) != cudaSuccess) a->side = NULL;
+    if (cudaEventCreateWithFlags(&a->begun, cudaEventDisableTiming) != cudaSuccess) a->begun = NULL;
+    if (cudaEventCreateWithFlags(&a->done, cudaEventDisableTiming) != cudaSuccess) a->done = NULL;
+    return true;
 }
 
 static void describe(struct cudnn::graph *g, const struct cudnn_shape &s) {
@@ -270,32 +291,48 @@ static void add_inputs(struct values *v, const struct attention_library *a, cons
     v->add(ID_DV, (const bf16 *)j->dv + row * j->dv_ls + kv * j->d);
 }
 
-// Workspace: statistics of the whole job; of a launch the row terms, the f32 sum of dq, and what cuDNN asks for.
-static bool launch_all(
-    struct attention_library *a, const struct mx8_exec *x, const struct mx8_attention_job *j, struct kept_plan *kept) {
+// The second lane waits for what the first has been given so far, or the first for all of the second's.
+static enum mx8_status wait_for(cudaEvent_t event, cudaStream_t before, cudaStream_t after) {
+    CUDA_TRY(cudaEventRecord(event, before), "attention");
+    CUDA_TRY(cudaStreamWaitEvent(after, event, 0), "attention");
+    return MX8_OK;
+}
+
+static void launch_part(struct attention_library *a, const struct mx8_attention_job *j, struct kept_plan *kept,
+    cudaStream_t stream, char *at, int64_t b, int64_t kv) {
     const struct cudnn_shape &s = kept->shape;
-    char *at = (char *)j->workspace;
-    float *const stats = (float *)at;
-    at += aligned(j->T * j->H * (int64_t)sizeof(float));
-    float *const row_terms = (float *)at;
-    if (s.backward) at += stats_bytes(s);
-    float *const dq_sum = (float *)at;
-    if (s.backward) at += dq_sum_bytes(s);
-    const int status = a->lib->set_stream(a->handle, stream_of(x));
-    if (status != 0)
+    const int status = a->lib->set_stream(a->handle, stream);
+    if (status != 0) {
         snprintf(kept->failure, sizeof kept->failure, "cudnnSetStream: %s", a->lib->get_error_string(status));
-    for (int64_t b = 0; b < j->T / j->S && !kept->failure[0]; b += s.B) {
-        for (int64_t kv = 0; kv < j->KV && !kept->failure[0]; kv += s.KV) {
-            struct values v;
-            add_inputs(&v, a, j, s, stats, b, kv);
-            if (s.backward) v.add(ID_ROW_TERMS, row_terms);
-            if (s.any_order) v.add(ID_DQ_SUM, dq_sum);
-            cudnn::run_plan(
-                a->lib, a->handle, &kept->plan, v.ids, v.at, v.count, at, kept->failure, sizeof kept->failure);
-        }
+        return;
     }
+    struct values v;
+    add_inputs(&v, a, j, s, (float *)j->workspace, b, kv);
+    if (s.backward) {
+        v.add(ID_ROW_TERMS, at);
+        at += stats_bytes(s);
+    }
+    if (s.any_order) v.add(ID_DQ_SUM, at);
+    at += dq_sum_bytes(s);
+    cudnn::run_plan(a->lib, a->handle, &kept->plan, v.ids, v.at, v.count, at, kept->failure, sizeof kept->failure);
+}
+
+// Workspace: statistics of the whole job, then the lanes'. A failure of cuDNN is left in kept->failure.
+static enum mx8_status launch_all(struct attention_library *a, const struct mx8_exec *x,
+    const struct mx8_attention_job *j, struct kept_plan *kept, int64_t bytes) {
+    const struct cudnn_shape &s = kept->shape;
+    char *const lanes = (char *)j->workspace + aligned(j->T * j->H * (int64_t)sizeof(float));
+    const int count = a->side && a->begun && a->done ? count_lanes(j, s) : 1;
+    int lane = 0;
+    const enum mx8_status forked = count > 1 ? wait_for(a->begun, stream_of(x), a->side) : MX8_OK;
+    if (forked != MX8_OK) return forked;
+    for (int64_t b = 0; b < j->T / j->S && !kept->failure[0]; b += s.B)
+        for (int64_t kv = 0; kv < j->KV && !kept->failure[0]; kv += s.KV) {
+            launch_part(a, j, kept, lane ? a->side : stream_of(x), lanes + lane * bytes, b, kv);
+            lane = (lane + 1) % count;
+        }
     if (kept->failure[0]) note_shape(s, "failed:", kept->failure);
-    return !kept->failure[0];
+    return count > 1 ? wait_for(a->done, a->side, stream_of(x)) : MX8_OK;
 }
 
 // OK, a CUDA error, or UNSUPPORTED with a->failure.
@@ -316,7 +353,9 @@ static enum mx8_status run(
     enum mx8_status turned = MX8_OK;
     if (backward && !kept->failure[0]) turned = turn_all(stream_of(x), stats, j->lse, B, j->S, j->H);
     if (turned != MX8_OK) return turned;
-    if (kept->failure[0] || !launch_all(a, x, j, kept)) {
+    const enum mx8_status launched = kept->failure[0] ? MX8_OK : launch_all(a, x, j, kept, lane_bytes(s, need));
+    if (launched != MX8_OK) return launched;
+    if (kept->failure[0]) {
         snprintf(a->failure, sizeof a->failure, "%s", kept->failure);
         return MX8_UNSUPPORTED;
     }
@@ -342,7 +381,7 @@ size_t cuda_attention_cudnn_workspace(const struct mx8_attention_job *j, int32_t
     const struct need *need = find_need(a, s);
     if (!need || !need->possible) return 0;
     const int64_t stats = aligned(j->T * j->H * (int64_t)sizeof(float));
-    return (size_t)(stats + (backward ? stats_bytes(s) + dq_sum_bytes(s) : 0) + need->library_bytes);
+    return (size_t)(stats + lane_bytes(s, need) * count_lanes(j, s));
 }
 
 // ---- opening ----
@@ -418,6 +457,9 @@ void cuda_close_attention(struct cuda_backend *b) {
         delete a->plans[i];
     }
     if (a->handle) a->lib->destroy(a->handle);
+    if (a->side) cudaStreamDestroy(a->side);
+    if (a->begun) cudaEventDestroy(a->begun);
+    if (a->done) cudaEventDestroy(a->done);
     b->attention = NULL;
     delete a;
 }
