@@ -2,8 +2,8 @@
 """Kernel ceilings and peers on one GPU, PyTorch side: copy bandwidth, dense bf16 and fp8
 GEMM, bf16 and fp8-rowwise grouped GEMM at Llama4's expert shapes (forward, dgrad, wgrad); and mx8's operators
 at the same shapes in the same run, where mx8 can be imported (python/ on PYTHONPATH, MX8_LIBRARY): products,
-quantizers, and what one call costs from Python. One JSON line a measurement. Times are medians of event-timed runs over rotated inputs."""
-import json, statistics, torch
+quantizers, and what one call costs from Python. One JSON line a measurement. Names of parts (PARTS below) leave out the others. Times are medians of event-timed runs over rotated inputs."""
+import json, statistics, sys, torch
 dev = "cuda"; torch.manual_seed(0)
 
 
@@ -148,14 +148,26 @@ def mx8_overhead():
         out(f"host time of {name}", statistics.median(ts))
 
 
-attempt(copy)
-dense(8192, 8192, 8192); dense(65536, 8192, 5120)
-for G in (1, 2, 4, 8): grouped(65536, 8192, 5120, G)
-grouped(65536, 2048, 7168, 8)
-attempt(quantize)
-try: import mx8.torch
-except ImportError as e: print(json.dumps(dict(skipped=f"mx8: {e}")), flush=True)
-else:
-    for G in (1, 2, 4, 8): mx8_grouped(65536, 8192, 5120, G)
-    mx8_grouped(65536, 2048, 7168, 8)
-    attempt(lambda: mx8_quantizers(65536, 5120)); attempt(mx8_overhead)
+SHAPES = [(65536, 8192, 5120, G) for G in (1, 2, 4, 8)] + [(65536, 2048, 7168, 8)]
+PARTS = dict(copy=[lambda: attempt(copy)],
+             dense=[lambda: dense(8192, 8192, 8192), lambda: dense(65536, 8192, 5120)],
+             grouped=[lambda s=s: grouped(*s) for s in SHAPES],
+             quantize=[lambda: attempt(quantize)],
+             mx8_grouped=[lambda s=s: mx8_grouped(*s) for s in SHAPES],
+             mx8_quantizers=[lambda: attempt(lambda: mx8_quantizers(65536, 5120))],
+             mx8_overhead=[lambda: attempt(mx8_overhead)])
+
+
+def main():
+    names = sys.argv[1:] or list(PARTS)
+    if unknown := [n for n in names if n not in PARTS]:
+        sys.exit(f"torch_kernels: {unknown[0]} is no part, expected {', '.join(PARTS)}")
+    try: import mx8.torch
+    except ImportError as e:
+        print(json.dumps(dict(skipped=f"mx8: {e}")), flush=True)
+        names = [n for n in names if not n.startswith("mx8")]
+    for name in names:
+        for run in PARTS[name]: run()
+
+
+main()
