@@ -57,13 +57,23 @@ static double now(void) {
 struct task {
     const struct mx8_quant_job *quant;
     const struct mx8_gemm_job *gemm;
-    const struct mx8_quant_source *source; /* with quant: what it reads */
+    const struct mx8_quant_source *source;  /* with quant: what it reads */
+    const struct mx8_swiglu_job *gradients; /* with quant, two of them: what they are made of */
+    int stored;                             /* with gradients: by the three calls */
 };
 
+static enum mx8_status run_stored(const struct task *t) {
+    enum mx8_status status = exec.k->swiglu_backward(&exec, t->gradients);
+    for (int i = 0; i < 2 && status == MX8_OK; i++) status = exec.k->quantize(&exec, &t->quant[i]);
+    return status;
+}
+
 static void run_task(const struct task *t) {
-    require(t->source  ? exec.k->quantize_from(&exec, t->source, t->quant)
-            : t->quant ? exec.k->quantize(&exec, t->quant)
-                       : exec.k->gemm(&exec, t->gemm),
+    require(t->stored      ? run_stored(t)
+            : t->gradients ? exec.k->quantize_swiglu_backward(&exec, t->gradients, &t->quant[0], &t->quant[1])
+            : t->source    ? exec.k->quantize_from(&exec, t->source, t->quant)
+            : t->quant     ? exec.k->quantize(&exec, t->quant)
+                           : exec.k->gemm(&exec, t->gemm),
         "a kernel");
 }
 
@@ -317,6 +327,45 @@ done:
     free(weights);
 }
 
+/* SwiGLU's gradients as codes of both orientations, and the same by three calls that store them. The rate of either is
+ * that of the bytes which the first one moves: 6 read, 4.12 written an element. */
+static void bench_gradients(int64_t M, int64_t F, int32_t G) {
+    if (!exec.k->quantize_swiglu_backward) return;
+    const int64_t n = M * F, padded = G > 0 ? M + 128 * (int64_t)G : M;
+    uint16_t *values = reserve((size_t)n * 2 * sizeof *values);    /* dgate and dup */
+    uint8_t *more = reserve((size_t)((n + F * padded) * 33 / 32)); /* dup's codes and scales */
+    struct mx8_quant_job both[2];
+    if (G) set_groups(M, G, 1);
+    for (int i = 0; i < 2; i++) both[i] = make_quant(1, M, F, ROWS | COLS, 0, 1, 256, 1, 1, G);
+    both[1].row_codes = more;
+    both[1].col_codes = more + n;
+    both[1].row_scales = both[1].col_codes + F * padded;
+    both[1].col_scales = both[1].row_scales + n / 32;
+    for (int i = 0; i < 2; i++) both[i].src = values + i * n;
+    const struct mx8_swiglu_job j = {.M = M,
+        .F = F,
+        .dtype = MX8_BF16,
+        .dh = buffers.source,
+        .gate = buffers.source + 4096,
+        .up = buffers.source + 8192,
+        .dgate = values,
+        .dup = values + n,
+        .gate_ls = F,
+        .up_ls = F,
+        .dh_ls = F,
+        .dgate_ls = F,
+        .dup_ls = F};
+    char shape[64];
+    snprintf(shape, sizeof shape, "%lldx%lld", (long long)M, (long long)F);
+    const double bytes = (double)n * (6 + 4 * (1 + 1.0 / 32));
+    measure(&(struct task){.quant = both, .gradients = &j},
+        G ? "quantize swiglu backward, 8 groups" : "quantize swiglu backward", shape, bytes, "GB/s");
+    measure(&(struct task){.quant = both, .gradients = &j, .stored = 1},
+        G ? "quantize stored gradients, 8 groups" : "quantize stored gradients", shape, bytes, "GB/s");
+    exec.k->release(&exec, values);
+    exec.k->release(&exec, more);
+}
+
 /* ---- matrix products ---- */
 
 static struct mx8_matrix use_codes(int operand, int64_t lines, int64_t depth, int32_t tile) {
@@ -531,6 +580,8 @@ int main(int argc, char **argv) {
     bench_softmax(2048, 163840);
     bench_softmax(2048, 202048);
     bench_made(65536, 5120, 8192);
+    bench_gradients(65536, 8192, 0);
+    bench_gradients(65536, 8192, 8);
     bench_dense(8192);
     bench_grouped(65536, 8192, 5120);
     bench_many_groups(1024, 2048);

@@ -1,6 +1,6 @@
-/* Quantizers of values that are made on the way: the codes of SwiGLU's hidden rows and of tokens in their experts'
- * order, against the stored values and the quantizer, byte by byte, counters included. Where the kernel declines a job,
- * it must have written nothing. */
+/* Quantizers of values that are made on the way: the codes of SwiGLU's hidden rows, of its gradients and of tokens in
+ * their experts' order, against the stored values and the quantizer, byte by byte, counters included. Where the kernel
+ * declines a job, it must have written nothing. */
 #include "cuda_test.h"
 
 enum { COLUMNS = 1, ROWS = 2 };
@@ -193,6 +193,99 @@ static void test_made_codes_are_stored_codes(void **state) {
         assert_int_equal(taken, SOURCES * COUNT(shapes) * (3 * 3 + 2));
 }
 
+/* SwiGLU's gradients: operands with NaN, Inf, rows and columns of zeros, and a row stride of their own. */
+enum { GRADIENTS = 2, OPERANDS = 3 };
+
+static uint16_t *draw_operand(const struct shape *s, int64_t pitch, int operand) {
+    uint16_t *values = draw_values(s->rows * pitch, 21 + (uint32_t)operand);
+    for (int64_t r = 0; operand == 0 && r < s->rows; r++)
+        for (int64_t c = 0; c < s->cols; c++)
+            if (r / 32 % 9 == 1 || c / 8 % 37 == 1) values[r * pitch + c] = (uint16_t)(r % 2 << 15);
+    if (operand == 0) values[s->rows / 2 * pitch + s->cols / 2] = 0x7F80;
+    if (operand == 1) values[s->rows / 3 * pitch + s->cols / 3] = 0xFF80;
+    return values;
+}
+
+static int run_gradient_case(const struct shape *s, const struct geometry *g, int sides, int32_t rule) {
+    const struct mx8_kernels *kernels = cuda.exec.k;
+    char name[160];
+    snprintf(name, sizeof name,
+        "swiglu backward, %lldx%lld in %d groups, group %d, tiles %d and %d, padding %d, rule %d", (long long)s->rows,
+        (long long)s->cols, s->n_groups, g->group, g->tile, g->col_tile, g->padding, rule);
+    rewind_buffers();
+    void *operands[OPERANDS], *values[GRADIENTS];
+    int64_t pitch[OPERANDS];
+    for (int o = 0; o < OPERANDS; o++) {
+        pitch[o] = s->cols + 8 * o;
+        uint16_t *host = draw_operand(s, pitch[o], o);
+        operands[o] = copy_to_device(host, (size_t)(s->rows * pitch[o]) * 2);
+        free(host);
+    }
+    for (int i = 0; i < GRADIENTS; i++) values[i] = make_buffer((size_t)(s->rows * s->cols) * 2, 0);
+    int32_t *offsets = s->n_groups ? copy_to_device(s->ends, (size_t)s->n_groups * sizeof(int32_t)) : NULL;
+    const struct mx8_swiglu_job job = {.M = s->rows,
+        .F = s->cols,
+        .dtype = MX8_BF16,
+        .dh = operands[0],
+        .gate = operands[1],
+        .up = operands[2],
+        .dh_ls = pitch[0],
+        .gate_ls = pitch[1],
+        .up_ls = pitch[2],
+        .dgate = values[0],
+        .dup = values[1],
+        .dgate_ls = s->cols,
+        .dup_ls = s->cols};
+    assert_ok(kernels->swiglu_backward(&cuda.exec, &job));
+    struct outputs stored[GRADIENTS], made[GRADIENTS];
+    for (int i = 0; i < GRADIENTS; i++) {
+        stored[i] = make_outputs(s, g, sides, rule, offsets);
+        made[i] = make_outputs(s, g, sides, rule, offsets);
+        stored[i].job.src = values[i];
+        stored[i].job.saturated = stored[0].job.saturated; /* both count into the first one's */
+        made[i].job.saturated = made[0].job.saturated;
+        assert_ok(kernels->quantize(&cuda.exec, &stored[i].job));
+    }
+    made[1].job.padded_ends = NULL;
+    made[1].size[4] = 0;
+    struct mx8_swiglu_job source = job;
+    source.dgate = source.dup = NULL;
+    const enum mx8_status status = kernels->quantize_swiglu_backward(&cuda.exec, &source, &made[0].job, &made[1].job);
+    if (status == MX8_UNSUPPORTED) return 0;
+    assert_ok(status);
+    for (int i = 0; i < GRADIENTS; i++) compare_outputs(&made[i], &stored[i], name);
+    for (int i = 0; i < GRADIENTS; i++)
+        made[i].job.saturated = NULL; /* again, over what is there, and without counting */
+    assert_ok(kernels->quantize_swiglu_backward(&cuda.exec, &source, &made[0].job, &made[1].job));
+    for (int i = 0; i < GRADIENTS; i++) {
+        made[i].size[5] = 0;
+        compare_outputs(&made[i], &stored[i], name);
+    }
+    return 1;
+}
+
+static void test_gradient_codes(void **state) {
+    (void)state;
+    NEEDS_CUDA();
+    /* More tiles than clusters fit at once, so that each makes several; a last column of tiles with one CTA's half, or
+     * less. */
+    static const struct shape more[] = {{5000, 2184, 0, {0}}, {4096, 1152, 0, {0}}, {777, 136, 3, {256, 512, 777}},
+        {3000, 1280, 6, {1, 300, 1500, 1999, 2000, 2990}}};
+    int taken = 0, cases = 0;
+    for (int s = 0; s < COUNT(shapes) + COUNT(more); s++)
+        for (int g = 0; g < COUNT(geometries); g++) {
+            if (is_left_out()) continue;
+            const struct shape *shape = s < COUNT(shapes) ? &shapes[s] : &more[s - COUNT(shapes)];
+            taken += run_gradient_case(shape, &geometries[g], ROWS | COLUMNS, (s + g) % (MX8_SCALE_EVEN + 1));
+            cases++;
+        }
+    print_message("%d of %d cases taken\n", taken, cases);
+    /* On Hopper: groups of 256. */
+    if (cuda.info.capability == 90 && !getenv("MX8_TEST_STRIDE")) assert_int_equal(taken, cases / 5 * 3);
+    assert_int_equal(
+        run_gradient_case(&shapes[0], &geometries[0], ROWS, MX8_SCALE_RCEIL), 0); /* declined: both or nothing */
+}
+
 static void test_norm_codes(void **state) {
     (void)state;
     NEEDS_CUDA();
@@ -261,7 +354,7 @@ static void test_norm_codes(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cuda_unit_test(test_made_codes_are_stored_codes), cuda_unit_test(test_norm_codes)};
+    const struct CMUnitTest tests[] = {cuda_unit_test(test_made_codes_are_stored_codes),
+        cuda_unit_test(test_gradient_codes), cuda_unit_test(test_norm_codes)};
     return cmocka_run_group_tests(tests, open_cuda, close_cuda);
 }

@@ -21,6 +21,11 @@ __device__ __forceinline__ float fast_exp(float x) {
 }
 __device__ __forceinline__ float fast_sigmoid(float x) { return __fdividef(1.0f, 1.0f + fast_exp(-x)); }
 __device__ __forceinline__ float fast_swiglu(float gate, float up) { return up * (gate * fast_sigmoid(gate)); }
+// Both gradients of swiglu, `s` the sigmoid of `gate`.
+__device__ __forceinline__ void swiglu_gradients(float dh, float gate, float up, float s, float *dgate, float *dup) {
+    *dgate = dh * up * (s * fmaf(gate, 1.0f - s, 1.0f));
+    *dup = dh * (gate * s);
+}
 template <class T> __device__ __forceinline__ float to_float(T v) { return (float)v; }
 template <> __device__ __forceinline__ float to_float(__nv_bfloat16 v) { return __bfloat162float(v); }
 template <class T> __device__ __forceinline__ T from_float(float v) { return (T)v; }

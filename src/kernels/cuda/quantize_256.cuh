@@ -235,6 +235,28 @@ __device__ __forceinline__ void find_maxima(const Job &p, const SOURCE &source, 
     }
 }
 
+// Scale bytes of a tile's columns `col` and `col + 1`, and of its row r.
+__device__ __forceinline__ void store_column_scales(const Job &p, const Tile &tile, int col, uint32_t b0, uint32_t b1) {
+    if (col >= p.cols) return; // an even number of columns
+    if (p.col_bytes) {
+        *(uint16_t *)(p.col_bytes + (int64_t)tile.band * p.col_pitch + col) = (uint16_t)(b0 | b1 << 8);
+        return;
+    }
+    uint8_t *to = p.col_scales + tile.batch * p.cs_batch + col * p.cs_col + (tile.at / 32) * p.cs_block;
+    const int filled = divide_up(tile.rows, 32), room = min(8, divide_up(tile.room, 32));
+    store_scales<8>(to, p.cs_block, b0 * 0x0101010101010101ull, filled, room);
+    store_scales<8>(to + p.cs_col, p.cs_block, b1 * 0x0101010101010101ull, filled, room);
+}
+__device__ __forceinline__ void store_row_scale(const Job &p, const Tile &tile, int r, uint32_t b) {
+    if (p.row_bytes) {
+        p.row_bytes[(int64_t)(tile.col / 256) * p.row_pitch + tile.batch * p.rows + tile.row + r] = (uint8_t)b;
+        return;
+    }
+    const int blocks = min(8, divide_up(p.cols - tile.col, 32));
+    uint8_t *to = p.row_scales + tile.batch * p.rs_batch + (tile.row + r) * p.rs_row + (tile.col / 32) * p.rs_block;
+    store_scales<8>(to, p.rs_block, b * 0x0101010101010101ull, blocks, blocks);
+}
+
 // Between the passes: maxima become factors here and scale bytes in memory.
 template <bool ROW, bool COL> __device__ __forceinline__ void make_scales(const Job &p, const Shared &sm, const Tile &tile) {
     const int t = threadIdx.x;
@@ -246,14 +268,7 @@ template <bool ROW, bool COL> __device__ __forceinline__ void make_scales(const 
         if (p.col_tile == 32) m = max_lanes<1, 16>(max2(m, swap2(m)));
         const uint32_t b0 = byte_of(m & 0xFFFF, p.rule), b1 = byte_of(m >> 16, p.rule);
         sm.col_factor[t] = lows(factor_of(b0), factor_of(b1));
-        uint8_t *to = p.col_scales + tile.batch * p.cs_batch + (tile.col + 2 * t) * p.cs_col + (tile.at / 32) * p.cs_block;
-        const int filled = divide_up(tile.rows, 32), room = min(8, divide_up(tile.room, 32));
-        if (p.col_bytes) {
-            if (tile.col + 2 * t < p.cols) *(uint16_t *)(p.col_bytes + (int64_t)tile.band * p.col_pitch + tile.col + 2 * t) = (uint16_t)(b0 | b1 << 8);
-        } else if (tile.col + 2 * t < p.cols) { // an even number of columns
-            store_scales<8>(to, p.cs_block, b0 * 0x0101010101010101ull, filled, room);
-            store_scales<8>(to + p.cs_col, p.cs_block, b1 * 0x0101010101010101ull, filled, room);
-        }
+        store_column_scales(p, tile, tile.col + 2 * t, b0, b1);
     }
     if (ROW && t >= 256) { // row t - 256
         const int r = t - 256;
@@ -261,21 +276,17 @@ template <bool ROW, bool COL> __device__ __forceinline__ void make_scales(const 
         if (p.row_tile == 32) m = __reduce_max_sync(~0u, m);
         const uint32_t b = byte_of(m, p.rule), f = factor_of(b);
         sm.row_factor[r] = lows(f, f);
-        const int blocks = min(8, divide_up(p.cols - tile.col, 32));
-        uint8_t *to = p.row_scales + tile.batch * p.rs_batch + (tile.row + r) * p.rs_row + (tile.col / 32) * p.rs_block;
-        if (r >= tile.rows) return;
-        if (p.row_bytes) p.row_bytes[(int64_t)(tile.col / 256) * p.row_pitch + tile.batch * p.rows + tile.row + r] = (uint8_t)b;
-        else store_scales<8>(to, p.rs_block, b * 0x0101010101010101ull, blocks, blocks);
+        if (r < tile.rows) store_row_scale(p, tile, r, b);
     }
 }
 
-// Pass B of one piece: row codes go out, column codes into `buffer`.
+// Pass B of one piece: row codes go out, column codes into `buffer`. f4: factors of this thread's rows, in both halves;
+// col_factor: of the piece's pairs of columns.
 template <bool ROW, bool COL, bool COUNT, bool FULL>
-__device__ __forceinline__ void convert_piece(const Job &p, const Shared &sm, const Tile &tile, const uint8_t *x, uint8_t *buffer, int down, int across,
-                                              uint8_t *row_to, Encoder<COUNT> *encoder) {
+__device__ __forceinline__ void convert_piece(const Job &p, uint4 f4, const uint32_t *col_factor, const Tile &tile, const uint8_t *x, uint8_t *buffer,
+                                              int down, int across, uint8_t *row_to, Encoder<COUNT> *encoder) {
     const int t = threadIdx.x, cx = t % 16, ry = t / 16;
     if (ROW) {
-        const uint4 f4 = *(const uint4 *)&sm.row_factor[down + ry * 4];
         const uint32_t f[4] = {f4.x, f4.y, f4.z, f4.w};
         uint8_t *to = row_to + down * p.rc_row + across;
         const int rows = FULL ? 4 : tile.col + across + cx * 8 < p.cols ? tile.rows - down - ry * 4 : 0;
@@ -287,7 +298,7 @@ __device__ __forceinline__ void convert_piece(const Job &p, const Shared &sm, co
     }
     if (COL) {
         const int cp = t % 64, rb = t / 64; // columns 2cp, 2cp + 1 of 16 rows
-        const uint32_t f = sm.col_factor[across / 2 + cp];
+        const uint32_t f = col_factor[cp];
         Encoder<COUNT && !ROW> column;
         uint32_t a[4], b[4];
         FOR4 {
@@ -336,7 +347,8 @@ __device__ __forceinline__ void quantize_tile(const Job &p, const SOURCE &source
     for (int s = 0; s < 4; s++) {
         const uint8_t *x = sm.slots + Loader::slot(n, s) * PIECE;
         uint8_t *const buffer = sm.buffers + (s & 1) * BUFFER;
-        convert_piece<ROW, COL, COUNT, FULL>(p, sm, tile, x, buffer, s % 2 * 128, s / 2 * 128, row_to, encoder);
+        const uint4 rows = ROW ? *(const uint4 *)&sm.row_factor[s % 2 * 128 + t / 16 * 4] : make_uint4(0, 0, 0, 0);
+        convert_piece<ROW, COL, COUNT, FULL>(p, rows, sm.col_factor + s / 2 * 64, tile, x, buffer, s % 2 * 128, s / 2 * 128, row_to, encoder);
         if (SOURCE::makes || !FULL) ptx::fence_async(); // what pass A wrote here comes before TMA's next bytes
         __syncthreads();
         if (t < Loader::threads) loader->freed(s);
@@ -393,7 +405,8 @@ enum mx8_status launch_256(const struct mx8_exec *x, const Job &p, const CUtenso
 
 template <class SOURCE>
 enum mx8_status choose_256(const struct mx8_exec *x, const Job &p, const CUtensorMap &map, const CUtensorMap &second, const SOURCE &source) {
-    const Job gathered = gather_scales(x, p);
+    Scratch scratch = all_scratch(x);
+    const Job gathered = gather_scales(&scratch, p);
     const enum mx8_status s = launch_256(x, gathered, map, second, source);
     return s == MX8_OK ? spread_scales(x, gathered) : s;
 }

@@ -117,7 +117,8 @@ enum mx8_status quantize_softmax(const struct mx8_exec *x, const struct mx8_quan
     CUtensorMap map;
     if (!p.row_codes || !p.col_codes || p.n_groups || !fits_256(p) || !map_matrix(x, p, p.src, p.src_row, &map)) return MX8_UNSUPPORTED;
     const Softmax source = {s->rows};
-    const Job gathered = gather_scales(x, p);
+    Scratch scratch = all_scratch(x);
+    const Job gathered = gather_scales(&scratch, p);
     const enum mx8_status status = counts(p) ? launch_256<true, true, true>(x, gathered, map, map, source) : launch_256<true, true, false>(x, gathered, map, map, source);
     return status == MX8_OK ? spread_scales(x, gathered) : status;
 }

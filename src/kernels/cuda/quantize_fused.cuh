@@ -137,8 +137,10 @@ __device__ __forceinline__ void encode_rows(const Job &p, const uint4 *v, int ro
 enum mx8_status run_256(const struct mx8_exec *x, const Job &p);
 
 // Scale groups of 256 (quantize_scales.cu): the job with memory for one byte a line and group, [group][line], where there is
-// room in the context's scratch; and what puts eight of each where they belong.
-Job gather_scales(const struct mx8_exec *x, const Job &p);
+// room in what is left of the context's scratch; and what puts eight of each where they belong.
+struct Scratch { uint8_t *at; int64_t left; };
+inline Scratch all_scratch(const struct mx8_exec *x) { return {(uint8_t *)x->scratch, (int64_t)x->scratch_bytes}; }
+Job gather_scales(Scratch *scratch, const Job &p);
 enum mx8_status spread_scales(const struct mx8_exec *x, const Job &p);
 
 // RCEIL and CEIL put a bf16 amax at or below 448: nothing can be clipped.

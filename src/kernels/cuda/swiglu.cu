@@ -27,11 +27,8 @@ template <class T, int N> static __global__ void swiglu_backward_rows(struct mx8
             pack<N> g = load<N>(gate + i), u = load<N>(up + i);
             const pack<N> d = load<N>(dh + i);
 #pragma unroll
-            for (int e = 0; e < N; e++) {
-                const float s = sigmoid_for(g.v[e], gate), a = g.v[e];
-                g.v[e] = d.v[e] * u.v[e] * (s * fmaf(a, 1.0f - s, 1.0f));
-                u.v[e] = d.v[e] * (a * s);
-            }
+            for (int e = 0; e < N; e++)
+                mx8::swiglu_gradients(d.v[e], g.v[e], u.v[e], sigmoid_for(g.v[e], gate), &g.v[e], &u.v[e]);
             store(dgate + i, g);
             store(dup + i, u);
         }
