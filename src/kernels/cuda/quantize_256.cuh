@@ -169,6 +169,9 @@ struct Stored {
     struct Line {};
     __device__ Line line(int) const { return {}; }
     __device__ uint4 eight(uint4 a, uint4, const Line &, int) const { return a; }
+    __device__ __forceinline__ uint4 fetch(const Job &p, int b, int row, int col) const {
+        return __ldcs((const uint4 *)(p.src + b * p.src_batch + row * p.src_row + col));
+    }
 };
 
 // Thread t holds columns 8 (t%16) .. of rows 4 (t/16) .. of a piece.

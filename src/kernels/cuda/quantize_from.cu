@@ -57,7 +57,7 @@ struct Swiglu {
     __device__ __forceinline__ uint4 eight(uint4 g, uint4 u, const Line &, int) const {
         return make_uint4(two(g.x, u.x), two(g.y, u.y), two(g.z, u.z), two(g.w, u.w));
     }
-    __device__ __forceinline__ uint4 fetch(const Job &p, int row, int col) const {
+    __device__ __forceinline__ uint4 fetch(const Job &p, int, int row, int col) const {
         return eight(__ldcs((const uint4 *)(p.src + row * p.src_row + col)), __ldcs((const uint4 *)(up + row * up_row + col)), {}, col);
     }
 };
@@ -74,43 +74,16 @@ template <bool SCORED> struct Permute {
     __device__ __forceinline__ uint4 eight(uint4 x, uint4, const Line &w, int) const {
         return SCORED ? make_uint4(two(x.x, w), two(x.y, w), two(x.z, w), two(x.w, w)) : x;
     }
-    __device__ __forceinline__ uint4 fetch(const Job &p, int at, int col) const {
+    __device__ __forceinline__ uint4 fetch(const Job &p, int, int at, int col) const {
         const int slot = order[at];
         return eight(__ldg((const uint4 *)(p.src + slot / k * p.src_row + col)), {}, SCORED ? weights[slot] : 1.0f, col);
     }
 };
 
-template <class SOURCE, int GROUP, bool COUNT>
-__global__ __launch_bounds__(256) void quantize_rows_from(const __grid_constant__ Job p, const __grid_constant__ SOURCE source) {
-#if __CUDA_ARCH__ >= 900
-    const int across = divide_up(p.cols, 256), unit = blockIdx.x * 8 + threadIdx.x / 32;
-    const int row = unit / across * 4, col = unit % across * 256 + threadIdx.x % 32 * 8;
-    const int used = p.n_groups > 0 ? p.offsets[p.n_groups - 1] : p.rows; // rows behind the last group become zero
-    const int rows = col < p.cols ? min(4, p.rows - row) : 0;
-    uint4 v[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) v[i] = i < rows && row + i < used ? source.fetch(p, row + i, col) : make_uint4(0, 0, 0, 0);
-    Encoder<COUNT> encoder;
-    encode_rows<GROUP>(p, v, row, rows, col, 0, &encoder);
-    encoder.report(p.saturated);
-#endif
-}
-
-template <class SOURCE, int GROUP> enum mx8_status launch_rows(const struct mx8_exec *x, const Job &p, const SOURCE &source) {
-    const int64_t units = (int64_t)(p.rows + 3) / 4 * ((p.cols + 255) / 256);
-    if (units > INT32_MAX) return MX8_UNSUPPORTED;
-    const unsigned grid = (unsigned)((units + 7) / 8);
-    if (counts(p)) quantize_rows_from<SOURCE, GROUP, true><<<grid, 256, 0, stream_of(x)>>>(p, source);
-    else quantize_rows_from<SOURCE, GROUP, false><<<grid, 256, 0, stream_of(x)>>>(p, source);
-    CUDA_LAUNCHED("quantize");
-}
-
 template <class SOURCE>
 enum mx8_status choose_from(const struct mx8_exec *x, const Job &p, const CUtensorMap &map, const CUtensorMap &second, const SOURCE &source) {
     if (p.col_codes || p.row_tile > 1) return fits_256(p) ? choose_256(x, p, map, second, source) : MX8_UNSUPPORTED;
-    if (p.group == 32) return launch_rows<SOURCE, 32>(x, p, source);
-    if (p.group == 128) return launch_rows<SOURCE, 128>(x, p, source);
-    return p.group == 256 ? launch_rows<SOURCE, 256>(x, p, source) : MX8_UNSUPPORTED;
+    return run_rows(x, p, source);
 }
 
 enum mx8_status quantize_softmax(const struct mx8_exec *x, const struct mx8_quant_source *s, const Job &p) {

@@ -3,9 +3,9 @@
 //
 //   quantize_256   scale groups of 256 in either or both orientations, tiles of 1 or 32 lines (quantize_256.cuh)
 //   quantize_128   scale groups of 32 or 128, column codes with or without row codes
-//   quantize_rows  row codes alone, scale groups of 32, 128 or 256
+//   quantize_rows  row codes alone, scale groups of 32, 128 or 256 (quantize_fused.cuh)
 //
-// Bytes: 2 read and 1.03 written per element and orientation. This file chooses, and holds the last two.
+// Bytes: 2 read and 1.03 written per element and orientation. This file chooses, and holds the second.
 #include "quantize_256.cuh"
 #pragma nv_diag_suppress 177 // before sm_90 nobody calls what the kernels call
 
@@ -185,24 +185,6 @@ template <int GROUP, bool ROW, bool COUNT> __global__ __launch_bounds__(256, 3) 
 #endif
 }
 
-// ---- row codes alone: a warp makes four rows of 256 columns, eight to a lane ----
-
-template <int GROUP, bool COUNT> __global__ __launch_bounds__(256) void quantize_rows(const __grid_constant__ Job p) {
-#if __CUDA_ARCH__ >= 900
-    const int lane = threadIdx.x % 32, across = divide_up(p.cols, 256), unit = blockIdx.x * 8 + threadIdx.x / 32, b = blockIdx.y;
-    const int row = unit / across * 4, col = unit % across * 256 + lane * 8;
-    const int used = p.n_groups > 0 ? p.offsets[p.n_groups - 1] : p.rows; // rows behind the last group become zero
-    const int rows = col < p.cols ? min(4, p.rows - row) : 0;
-    const __nv_bfloat16 *src = p.src + b * p.src_batch + row * p.src_row + col;
-    uint4 v[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) v[i] = i < rows && row + i < used ? __ldcs((const uint4 *)(src + i * p.src_row)) : make_uint4(0, 0, 0, 0);
-    Encoder<COUNT> encoder;
-    encode_rows<GROUP>(p, v, row, rows, col, b, &encoder);
-    encoder.report(p.saturated);
-#endif
-}
-
 // ---- behind the groups ----
 
 // Rows past the last group (row orientation), positions past the last group's padding (column orientation), and the padded
@@ -289,18 +271,8 @@ template <int GROUP> enum mx8_status run_128(const struct mx8_exec *x, const Job
     CUDA_LAUNCHED("quantize");
 }
 
-template <int GROUP> enum mx8_status run_rows(const struct mx8_exec *x, const Job &p) {
-    const int64_t units = (int64_t)(p.rows + 3) / 4 * ((p.cols + 255) / 256);
-    if (units > INT32_MAX) return MX8_UNSUPPORTED;
-    const dim3 grid((unsigned)((units + 7) / 8), (unsigned)p.batch);
-    if (counts(p)) quantize_rows<GROUP, true><<<grid, 256, 0, stream_of(x)>>>(p);
-    else quantize_rows<GROUP, false><<<grid, 256, 0, stream_of(x)>>>(p);
-    CUDA_LAUNCHED("quantize");
-}
-
 enum mx8_status choose(const struct mx8_exec *x, const Job &p) {
-    if (!p.col_codes && p.row_tile == 1)
-        return p.group == 32 ? run_rows<32>(x, p) : p.group == 128 ? run_rows<128>(x, p) : p.group == 256 ? run_rows<256>(x, p) : MX8_UNSUPPORTED;
+    if (!p.col_codes && p.row_tile == 1) return run_rows(x, p, Stored());
     if (p.group == 256) return run_256(x, p);
     if (!p.col_codes) return MX8_UNSUPPORTED;
     return p.group == 32 ? run_128<32>(x, p) : p.group == 128 ? run_128<128>(x, p) : MX8_UNSUPPORTED;

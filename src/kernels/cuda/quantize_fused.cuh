@@ -133,6 +133,40 @@ __device__ __forceinline__ void encode_rows(const Job &p, const uint4 *v, int ro
     }
 }
 
+// RCEIL and CEIL put a bf16 amax at or below 448: nothing can be clipped.
+inline bool counts(const Job &p) { return p.saturated && p.rule != MX8_SCALE_RCEIL && p.rule != MX8_SCALE_CEIL; }
+
+// Row codes alone: a warp makes four rows of 256 columns, eight to a lane. A source fetches eight neighbours of a row.
+template <class SOURCE, int GROUP, bool COUNT> __global__ __launch_bounds__(256) void quantize_rows(const __grid_constant__ Job p, const __grid_constant__ SOURCE source) {
+#if __CUDA_ARCH__ >= 900
+    const int lane = threadIdx.x % 32, across = divide_up(p.cols, 256), unit = blockIdx.x * 8 + threadIdx.x / 32, b = blockIdx.y;
+    const int row = unit / across * 4, col = unit % across * 256 + lane * 8;
+    const int used = p.n_groups > 0 ? p.offsets[p.n_groups - 1] : p.rows; // rows behind the last group become zero
+    const int rows = col < p.cols ? min(4, p.rows - row) : 0;
+    uint4 v[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) v[i] = i < rows && row + i < used ? source.fetch(p, b, row + i, col) : make_uint4(0, 0, 0, 0);
+    Encoder<COUNT> encoder;
+    encode_rows<GROUP>(p, v, row, rows, col, b, &encoder);
+    encoder.report(p.saturated);
+#endif
+}
+
+template <class SOURCE, int GROUP> enum mx8_status launch_rows(const struct mx8_exec *x, const Job &p, const SOURCE &source) {
+    const int64_t units = (int64_t)(p.rows + 3) / 4 * ((p.cols + 255) / 256);
+    if (units > INT32_MAX) return MX8_UNSUPPORTED;
+    const dim3 grid((unsigned)((units + 7) / 8), (unsigned)p.batch);
+    if (counts(p)) quantize_rows<SOURCE, GROUP, true><<<grid, 256, 0, stream_of(x)>>>(p, source);
+    else quantize_rows<SOURCE, GROUP, false><<<grid, 256, 0, stream_of(x)>>>(p, source);
+    CUDA_LAUNCHED("quantize");
+}
+// UNSUPPORTED for other groups.
+template <class SOURCE> enum mx8_status run_rows(const struct mx8_exec *x, const Job &p, const SOURCE &source) {
+    if (p.group == 32) return launch_rows<SOURCE, 32>(x, p, source);
+    if (p.group == 128) return launch_rows<SOURCE, 128>(x, p, source);
+    return p.group == 256 ? launch_rows<SOURCE, 256>(x, p, source) : MX8_UNSUPPORTED;
+}
+
 // Both orientations by tiles of 256 x 256 (quantize_256.cu).
 enum mx8_status run_256(const struct mx8_exec *x, const Job &p);
 
@@ -143,8 +177,6 @@ inline Scratch all_scratch(const struct mx8_exec *x) { return {(uint8_t *)x->scr
 Job gather_scales(Scratch *scratch, const Job &p);
 enum mx8_status spread_scales(const struct mx8_exec *x, const Job &p);
 
-// RCEIL and CEIL put a bf16 amax at or below 448: nothing can be clipped.
-inline bool counts(const Job &p) { return p.saturated && p.rule != MX8_SCALE_RCEIL && p.rule != MX8_SCALE_CEIL; }
 // What all fast kernels rely on, and the job as they take it (quantize_fused.cu).
 bool takes(const struct mx8_quant_job *j);
 Job make_job(const struct mx8_quant_job *j);
