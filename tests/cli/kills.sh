@@ -1,6 +1,7 @@
 # shellcheck shell=sh disable=SC2086,SC2154 # sourced after lib.sh; $tiny is a list of words
-# kill_often N: a run that saves after every step, ended by SIGKILL at N random moments. Every start must find the
-# newest folder step-N, believe it, and go on; what comes out must be what the run that was never killed gives, bit by bit.
+# kill_often N: a run that saves after every step, ended by SIGKILL at N random moments, half of them after a save. Every
+# start must find the newest folder step-N, believe it, and go on; what comes out must be what the run that was never
+# killed gives, bit by bit.
 
 kills_job="--model.dim=48 --model.n_layers=1 --model.n_heads=2 --model.n_kv_heads=1 --moe.num_experts=2 --moe.top_k=1
     --training.seq_len=16 --training.local_batch_size=1 --training.dataset_path=corpus --training.dataset_bytes=300
@@ -31,6 +32,11 @@ check_end() {
     ended=$((ended + 1))
 }
 
+# Until the run has saved something, or has ended.
+wait_for_save() {
+    while kill -0 $job 2>/dev/null && ! grep -q 'Saved a checkpoint' out; do sleep 0.01; done
+}
+
 kill_often() {
     expect 0 train $kills_job --checkpoint.enable --job.dump_folder=whole
     list_results whole >whole/results
@@ -46,6 +52,7 @@ kill_often() {
         "$mx8" train $kills_job $kills_save --checkpoint.async_mode=$mode --job.dump_folder=victim \
             >out 2>err </dev/null &
         job=$!
+        [ $((killed % 4)) -lt 2 ] || wait_for_save # on a busy machine a moment may pass before the first step
         sleep "$moment"
         kill -KILL $job 2>/dev/null || true
         code=0
