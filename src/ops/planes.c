@@ -10,10 +10,19 @@ int64_t mx8i_padded_rows(int64_t M, int32_t G, int64_t alignment) {
 }
 
 void *mx8i_carve(struct mx8_carver *c, int64_t bytes) {
-    size_t offset = (c->used + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     if (bytes <= 0) return c->base;
+    if (c->used > MX8I_MOST_WORKSPACE || (size_t)bytes > MX8I_MOST_WORKSPACE) {
+        c->used = MX8I_MOST_WORKSPACE + 1;
+        return c->base;
+    }
+    size_t offset = (c->used + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     c->used = offset + (size_t)bytes;
     return c->base ? c->base + offset : NULL;
+}
+
+int64_t mx8i_multiply_sizes(int64_t a, int64_t b) {
+    int64_t product;
+    return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
 }
 
 /* ---- styles ---- */
@@ -26,7 +35,9 @@ struct mx8_style mx8i_get_style(const struct mx8_op_options *o, int weight) {
         .group = group ? group : MX8_BLOCK,
         .tile = tile ? tile : 1,
         .format = o->format ? o->format : MX8_F8_E4M3,
-        .col_tile = !weight && o->col_tile_rows ? o->col_tile_rows : tile ? tile : 1,
+        .col_tile = !weight && o->col_tile_rows ? o->col_tile_rows
+                    : tile                      ? tile
+                                                : 1,
         .padding = o->alignment ? o->alignment : MX8_BLOCK,
     };
 }
@@ -96,20 +107,21 @@ struct mx8_plane mx8i_carve_plane(struct mx8_carver *c, int64_t lines, int64_t d
     int64_t blocks = mx8i_count_blocks(depth);
     struct mx8_plane p = {
         .lines = lines, .depth = depth, .ls = depth, .ks = 1, .sls = blocks, .sks = 1, .style = style};
-    p.codes = mx8i_carve(c, lines * depth);
-    p.scales = mx8i_carve(c, lines * blocks);
+    p.codes = mx8i_carve(c, mx8i_multiply_sizes(lines, depth));
+    p.scales = mx8i_carve(c, mx8i_multiply_sizes(lines, blocks));
     return p;
 }
 
 struct mx8_plane mx8i_carve_weights(
     struct mx8_carver *c, int64_t E, int64_t lines, int64_t depth, int over_middle, struct mx8_style style) {
     int64_t blocks = mx8i_count_blocks(depth);
-    struct mx8_plane p = {.lines = lines, .depth = depth, .ls = depth, .ks = 1, .gs = lines * depth, .style = style};
+    struct mx8_plane p = {.lines = lines, .depth = depth, .ls = depth, .ks = 1, .style = style};
+    p.gs = mx8i_multiply_sizes(lines, depth);
     p.sls = over_middle ? 1 : blocks;
     p.sks = over_middle ? lines : 1;
-    p.sgs = lines * blocks;
-    p.codes = mx8i_carve(c, E * lines * depth);
-    p.scales = mx8i_carve(c, E * lines * blocks);
+    p.sgs = mx8i_multiply_sizes(lines, blocks);
+    p.codes = mx8i_carve(c, mx8i_multiply_sizes(E, p.gs));
+    p.scales = mx8i_carve(c, mx8i_multiply_sizes(E, p.sgs));
     return p;
 }
 

@@ -9,7 +9,11 @@ struct mx8_carver {
     char *base;
     size_t used;
 };
+/* More than MX8I_MOST_WORKSPACE bytes in all leave `used` beyond it, and mx8_infer_op refuses the call. */
+#define MX8I_MOST_WORKSPACE ((size_t)INT64_MAX / 64)
 void *mx8i_carve(struct mx8_carver *c, int64_t bytes);
+/* INT64_MAX when the product of these sizes is beyond it: shapes without elements may have any lengths. */
+int64_t mx8i_multiply_sizes(int64_t a, int64_t b);
 
 /* How values become codes: the resolved options of one operand. */
 struct mx8_style {

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "ops/op_rows.h"
+#include "ops/planes.h"
 
 enum { WORKSPACE_ALIGNMENT = 64 };
 
@@ -90,7 +91,10 @@ enum mx8_status mx8_infer_op(const struct mx8_op *op, int32_t backward, struct m
         struct mx8_dims d;
         MX8_TRY(mx8i_bind_inputs(&d, op->name, call, &any_pass, 0, any_pass.n_in));
     }
-    return backward ? op->infer_backward(call) : op->infer(call);
+    MX8_TRY(backward ? op->infer_backward(call) : op->infer(call));
+    if (call->workspace_size <= MX8I_MOST_WORKSPACE) return MX8_OK;
+    return MX8_FAIL(
+        MX8_INVALID_ARGUMENT, "%s: needs a workspace of more than %zu bytes", op->name, MX8I_MOST_WORKSPACE);
 }
 
 static enum mx8_status check_workspace(const char *op, const struct mx8_op_call *call, size_t wanted) {

@@ -16,7 +16,7 @@ enum mx8_status mx8i_grow_bytes(struct mx8_bytes *b, size_t capacity) {
 }
 
 enum mx8_status mx8i_append_bytes(struct mx8_bytes *b, const void *data, size_t size) {
-    MX8_TRY(mx8i_grow_bytes(b, b->size + size));
+    MX8_TRY(mx8i_grow_bytes(b, b->size + size + 1)); /* so that no bytes have an address, too */
     if (size > 0) memcpy(b->data + b->size, data, size);
     b->size += size;
     return MX8_OK;
