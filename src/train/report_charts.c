@@ -5,7 +5,7 @@
 #include "base/memory.h"
 
 #define LEFT        76.0 /* room for the axis' name and labels */
-#define RIGHT       14.0
+#define RIGHT       22.0
 #define LINE_POINTS 480 /* of a line as wide as the page: more points than that no screen shows */
 
 static double get_last_step(const struct mx8_report_run *runs, int32_t n_runs) {

@@ -36,7 +36,7 @@
     "dd { margin: 0; overflow-wrap: anywhere; }\n" \
     "table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }\n" \
     ".wide { overflow-x: auto; }\n" \
-    "th, td { padding: 8px 12px; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }\n" \
+    "th, td { padding: 8px 7px; font-size: 14px; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }\n" \
     "th:first-child, td:first-child { text-align: left; padding-left: 0; }\n" \
     "th { font-weight: 600; font-size: 14px; color: var(--soft); }\n" \
     ".key { display: flex; flex-wrap: wrap; gap: 4px 20px; margin: 4px 0 8px; font-size: 14px; }\n" \
