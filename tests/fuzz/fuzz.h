@@ -22,7 +22,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
     } while (0)
 
 /* For code that takes a path: files in memory (fuzz_files.c), below a folder that holds nothing else. `data` is read
- * until the files are forgotten, which every target does before it returns; nothing may be open or mapped by then. */
+ * until the files are forgotten, which every target does before it returns; by then nothing may be open or mapped, and
+ * the first file must have been opened. */
 #define FUZZ_FOLDER "/fuzz"
 const char *fuzz_file(const char *name, const void *data, size_t size);
 void fuzz_forget_files(void);

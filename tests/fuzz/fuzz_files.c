@@ -15,11 +15,12 @@ static struct file {
     char path[64];
     const void *data;
     size_t size;
+    int opened;
 } files[MOST_FILES];
 static int n_files;
 
 static struct handle {
-    const struct file *file; /* NULL: free */
+    struct file *file; /* NULL: free */
     size_t at;
 } handles[MOST_HANDLES];
 static void *maps[MOST_HANDLES];
@@ -30,11 +31,13 @@ const char *fuzz_file(const char *name, const void *data, size_t size) {
     snprintf(file->path, sizeof file->path, FUZZ_FOLDER "/%s", name);
     file->data = data;
     file->size = size;
+    file->opened = 0;
     return file->path;
 }
 
 void fuzz_forget_files(void) {
     for (int i = 0; i < MOST_HANDLES; i++) ALWAYS(!handles[i].file && !maps[i]); /* all that was opened is closed */
+    ALWAYS(n_files == 0 || files[0].opened); /* or a question to the system is missing below, and nothing is tested */
     n_files = 0;
 }
 
@@ -42,6 +45,7 @@ void fuzz_forget_files(void) {
 
 int __real_open(const char *path, int flags, ...);
 int __real_close(int fd);
+int __real_access(const char *path, int mode);
 int __real_stat(const char *path, struct stat *info);
 int __real_lstat(const char *path, struct stat *info);
 int __real_fstat(int fd, struct stat *info);
@@ -52,6 +56,7 @@ int __real_munmap(void *address, size_t size);
 
 int __wrap_open(const char *path, int flags, ...);
 int __wrap_close(int fd);
+int __wrap_access(const char *path, int mode);
 int __wrap_stat(const char *path, struct stat *info);
 int __wrap_lstat(const char *path, struct stat *info);
 int __wrap_fstat(int fd, struct stat *info);
@@ -70,7 +75,7 @@ static int is_ours(const char *path) {
     return !strncmp(path, FUZZ_FOLDER, length) && (path[length] == '/' || !path[length]);
 }
 
-static const struct file *find_file(const char *path) {
+static struct file *find_file(const char *path) {
     for (int i = 0; i < n_files; i++)
         if (!strcmp(files[i].path, path)) return &files[i];
     return NULL;
@@ -90,12 +95,13 @@ int __wrap_open(const char *path, int flags, ...) {
         va_end(arguments);
         return __real_open(path, flags, mode);
     }
-    const struct file *file = find_file(path);
+    struct file *file = find_file(path);
     if (!file) return fail(ENOENT);
     if ((flags & O_ACCMODE) != O_RDONLY) return fail(EROFS);
     for (int i = 0; i < MOST_HANDLES; i++) {
         if (handles[i].file) continue;
         handles[i] = (struct handle){.file = file};
+        file->opened = 1;
         return FIRST_FD + i;
     }
     return fail(EMFILE);
@@ -117,6 +123,12 @@ static int stat_path(const char *path, struct stat *info) {
     const struct file *file = find_file(path);
     if (file) return fill_stat(info, S_IFREG | 0444, file->size);
     return path[strlen(FUZZ_FOLDER)] ? fail(ENOENT) : fill_stat(info, S_IFDIR | 0555, 0);
+}
+
+int __wrap_access(const char *path, int mode) {
+    struct stat info;
+    if (!is_ours(path)) return __real_access(path, mode);
+    return stat_path(path, &info) == 0 && mode & W_OK ? fail(EROFS) : stat_path(path, &info);
 }
 
 int __wrap_stat(const char *path, struct stat *info) {

@@ -39,12 +39,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size == 0) return 0;
     uint8_t pick = *data++;
     const uint8_t *cut = --size && pick & 8 ? memchr(data, 0, size) : NULL;
-    if (cut) {
-        fuzz_file("manifest.json", data, (size_t)(cut - data));
-        size -= (size_t)(cut + 1 - data);
-        data = cut + 1;
-    }
-    const char *path = fuzz_file(pick & 1 ? "input.u32.bin" : "input.bin", data, size);
+    size_t first = cut ? (size_t)(cut + 1 - data) : 0;
+    const char *path = fuzz_file(pick & 1 ? "input.u32.bin" : "input.bin", data + first, size - first);
+    if (cut) fuzz_file("manifest.json", data, first - 1);
     read_alone(path);
     read_as_data(path, pick);
     fuzz_forget_files();
