@@ -11,8 +11,9 @@ time of the steps in which it did not. --expandable-segments lets it grow what i
 
   torch_llama4.py --layers 2 --experts 2 --seq-len 8192 --batch 4 --recipe bf16
   recipes: bf16 | fp8_dense | fp8_moe (need torchao on PYTHONPATH: an unpacked wheel of 0.17 or 0.18 will do) |
-  mx8_dense | mx8 (dense and experts; need python/ on PYTHONPATH, libmx8.so with libmx8_cuda.so beside it in MX8_LIBRARY);
-  with _head behind one of the last four the output projection is converted too. Several, with commas: one process
+  mx8_dense | mx8 (dense and experts; need python/ on PYTHONPATH, libmx8.so with libmx8_cuda.so beside it in MX8_LIBRARY) |
+  mx8_gather (mx8, and FSDP gathers its weights as codes);
+  with _head behind one of the last five the output projection is converted too. Several, with commas: one process
   after another.
 """
 import argparse, json, os, statistics, subprocess, sys, time
@@ -165,9 +166,10 @@ def main():
     # Never the router's gate, wk and wv (too small to gain); the head only in recipes that say so.
     skip = ("gate", "wk", "wv") if a.recipe.endswith("_head") else ("output", "gate", "wk", "wv")
     kind = a.recipe.removesuffix("_head")
-    if kind in ("mx8_dense", "mx8"):
+    if kind in ("mx8_dense", "mx8", "mx8_gather"):
         import mx8.torch as mt
-        mt.convert(model, linear=mt.all_linear_except(*skip), experts="moe.experts" if kind == "mx8" else None)
+        mt.convert(model, linear=mt.all_linear_except(*skip), experts=None if kind == "mx8_dense" else "moe.experts",
+                   fsdp_gather_dtype="mxfp8" if kind == "mx8_gather" else "bf16")
     elif kind in ("fp8_dense", "fp8_moe"):
         from torchao.float8 import convert_to_float8_training, Float8LinearConfig
         convert_to_float8_training(
@@ -179,7 +181,7 @@ def main():
             quantize_(model, Float8TrainingOpConfig(),
                       filter_fn=lambda m, n: n.endswith("moe.experts"))
     elif kind != "bf16":
-        p.error(f"--recipe {a.recipe}: expected bf16, fp8_dense, fp8_moe, mx8_dense or mx8, each but the first with _head too")
+        p.error(f"--recipe {a.recipe}: expected bf16, fp8_dense, fp8_moe, mx8_dense, mx8 or mx8_gather, each but the first with _head too")
     mp = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for i in range(len(model.layers)):
         if not a.no_compile:

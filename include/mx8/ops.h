@@ -60,6 +60,7 @@ struct mx8_op_options {
     float attn_scale;                /* attention: 0 means 1 / sqrt(head dim) */
     int64_t seq_len;                 /* attention, rope: tokens of one sequence; rows are batch * seq_len */
     float limit;                     /* clamp: more than 0 */
+    int32_t via_bf16;                /* quantize_both, quantize_experts: 1: f32 values are rounded to bf16 first */
 };
 
 #define MX8_MAX_INPUTS 16

@@ -113,6 +113,7 @@ class Options(Structure):
         ("attn_scale", c_float),
         ("seq_len", c_int64),
         ("limit", c_float),
+        ("via_bf16", c_int32),
     ]
 
 

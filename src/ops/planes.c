@@ -208,6 +208,60 @@ enum mx8_status mx8i_run_quant(struct mx8_context *ctx, const struct mx8_quant_j
     return ctx->exec.k->count_wide_blocks(&ctx->exec, j, j->saturated + 1);
 }
 
+/* ---- sources that are rounded ---- */
+
+/* Pieces end where the largest tiles and scale groups do. A piece that the second-level cache holds is read from there; a
+ * smaller one would not keep all multiprocessors of a GPU busy. */
+enum { PIECE_ROWS = 256, PIECE_CPU = 1 << 18, PIECE_GPU = 1 << 24 };
+
+static int64_t choose_piece(int64_t rows, int64_t cols, int64_t elements) {
+    const int64_t most = cols > 0 ? elements / cols / PIECE_ROWS * PIECE_ROWS : rows;
+    const int64_t piece = most > PIECE_ROWS ? most : PIECE_ROWS;
+    return piece < rows ? piece : rows;
+}
+
+size_t mx8i_size_rounding(const struct mx8_tensor *x) {
+    const int64_t cols = x->shape[x->ndim - 1];
+    return (size_t)(choose_piece(x->shape[x->ndim - 2], cols, PIECE_GPU) * cols) * mx8_get_dtype_size(MX8_BF16);
+}
+
+/* Rows [first, first + count) of one entry of the batch, read from `values`. */
+static struct mx8_quant_job cut_job(
+    const struct mx8_quant_job *j, const void *values, int64_t entry, int64_t first, int64_t count) {
+    struct mx8_quant_job p = *j;
+    const int64_t block = first / MX8_BLOCK;
+    p.src = values;
+    p.src_dtype = MX8_BF16;
+    set_strides(p.src_stride, 0, j->cols, 1);
+    p.batch = 1;
+    p.rows = count;
+    p.padded_rows = first + count < j->rows ? count : j->padded_rows - first;
+    if (j->row_codes) {
+        p.row_codes += entry * j->row_code_stride[0] + first * j->row_code_stride[1];
+        p.row_scales += entry * j->row_scale_stride[0] + first * j->row_scale_stride[1];
+    }
+    if (j->col_codes) {
+        p.col_codes += entry * j->col_code_stride[0] + first * j->col_code_stride[1];
+        p.col_scales += entry * j->col_scale_stride[0] + block * j->col_scale_stride[1];
+    }
+    return p;
+}
+
+enum mx8_status mx8i_run_quant_rounded(struct mx8_context *ctx, const struct mx8_quant_job *j, void *scratch) {
+    const int64_t piece = choose_piece(j->rows, j->cols, ctx->exec.ordinal < 0 ? PIECE_CPU : PIECE_GPU);
+    for (int64_t entry = 0; entry < j->batch; entry++) {
+        const float *values = (const float *)j->src + entry * j->src_stride[0];
+        for (int64_t first = 0; first < j->rows; first += piece) {
+            const int64_t count = j->rows - first < piece ? j->rows - first : piece;
+            const struct mx8_quant_job p = cut_job(j, scratch, entry, first, count);
+            MX8_TRY(ctx->exec.k->cast(
+                &ctx->exec, scratch, MX8_BF16, values + first * j->src_stride[1], MX8_F32, count * j->cols));
+            MX8_TRY(mx8i_run_quant(ctx, &p));
+        }
+    }
+    return MX8_OK;
+}
+
 /* ---- operands of products ---- */
 
 struct mx8_matrix mx8i_use_tensor(const struct mx8_tensor *t, int32_t line_axis, int32_t depth_axis) {

@@ -71,10 +71,32 @@ static enum mx8_status infer_cols(struct mx8_op_call *call) {
     return MX8_OK;
 }
 
+/* Whether the source is rounded on its way, and the workspace for it. */
+static int is_rounded(const struct mx8_op_call *call) {
+    return call->options.via_bf16 && call->in[0].dtype == MX8_F32 && mx8_count_elements(&call->in[0]) > 0;
+}
+
+static enum mx8_status size_rounding(const char *op, const struct mx8_op_call *call, size_t *bytes) {
+    const struct mx8_tensor *x = &call->in[0];
+    *bytes = 0;
+    MX8_TRY(mx8i_check_choice(op, "via_bf16", call->options.via_bf16, 2));
+    if (!is_rounded(call)) return MX8_OK;
+    if (mx8i_is_present(&call->in[1]))
+        return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: via_bf16 is 1 with offsets, expected one or the other", op);
+    const int64_t cols = x->shape[x->ndim - 1];
+    if (x->stride[x->ndim - 1] != 1 || x->stride[x->ndim - 2] != cols)
+        return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: rows have strides %lld and %lld, expected %lld and 1 with via_bf16",
+            op, (long long)x->stride[x->ndim - 2], (long long)x->stride[x->ndim - 1], (long long)cols);
+    *bytes = mx8i_size_rounding(x);
+    return MX8_OK;
+}
+
 static enum mx8_status infer_both(struct mx8_op_call *call) {
     struct mx8_dims d;
+    size_t workspace;
     MX8_TRY(bind_source(&d, "quantize_both", call, &both_pass));
-    mx8i_clear_outputs(call, &both_pass, 0);
+    MX8_TRY(size_rounding("quantize_both", call, &workspace));
+    mx8i_clear_outputs(call, &both_pass, workspace);
     for (int32_t i = 0; i < 4; i += 2) {
         mx8i_put_output(call, &both_pass, i, &d, find_format(call));
         mx8i_put_output(call, &both_pass, i + 1, &d, MX8_F8_E8M0);
@@ -97,9 +119,11 @@ static enum mx8_status infer_3d(struct mx8_op_call *call) {
 
 static enum mx8_status infer_experts(struct mx8_op_call *call) {
     struct mx8_dims d;
+    size_t workspace;
     MX8_TRY(mx8i_bind_inputs(&d, "quantize_experts", call, &experts_pass, 0, 1));
     MX8_TRY(mx8i_check_styles("quantize_experts", &call->options));
-    mx8i_clear_outputs(call, &experts_pass, 0);
+    MX8_TRY(size_rounding("quantize_experts", call, &workspace));
+    mx8i_clear_outputs(call, &experts_pass, workspace);
     for (int32_t i = 0; i < 4; i += 2) {
         mx8i_put_output(call, &experts_pass, i, &d, find_format(call));
         mx8i_put_output(call, &experts_pass, i + 1, &d, MX8_F8_E8M0);
@@ -160,6 +184,7 @@ static enum mx8_status run_both(struct mx8_context *ctx, const struct mx8_op_cal
     struct mx8_plane rows = use_outputs(call, 0), cols = use_outputs(call, 2);
     mx8i_emit_rows(&j, &rows);
     mx8i_emit_cols(&j, &cols);
+    if (is_rounded(call)) return mx8i_run_quant_rounded(ctx, &j, call->workspace);
     if (mx8i_is_present(&call->in[1])) mx8i_set_groups(&j, &call->in[1], call->out[4].data);
     return mx8i_run_quant(ctx, &j);
 }
@@ -180,7 +205,7 @@ static enum mx8_status run_experts(struct mx8_context *ctx, const struct mx8_op_
     struct mx8_plane rows = mx8i_view_plane(&along_k, 0, style), cols = mx8i_view_plane(&along_n, 1, style);
     mx8i_emit_rows(&j, &rows);
     mx8i_emit_cols(&j, &cols);
-    return mx8i_run_quant(ctx, &j);
+    return is_rounded(call) ? mx8i_run_quant_rounded(ctx, &j, call->workspace) : mx8i_run_quant(ctx, &j);
 }
 
 /* The last two dimensions as one matrix. */
@@ -271,7 +296,8 @@ const struct mx8_op_row mx8i_quantize_both_row = {
                 "Tensor col_scales, Tensor? ends)",
             .description =
                 "quantize_rows and quantize_cols from one read of x; the bits are those of the two calls. With "
-                "offsets, the row codes and scales of rows at and past offsets[G-1] are zero.",
+                "offsets, the row codes and scales of rows at and past offsets[G-1] are zero. options.via_bf16, without "
+                "offsets: a row-major f32 x is rounded to bf16 first, a piece at a time in the workspace.",
             .infer = infer_both,
             .forward = run_both,
         },
@@ -301,7 +327,8 @@ const struct mx8_op_row mx8i_quantize_experts_row = {
             .description =
                 "Both forms of expert weights w (E,N,K) from one read: blocks of 1x32 along K, row_codes (E,N,K) and "
                 "row_scales (E, N, ceil(K/32)), as quantize_rows makes them of each expert; codes and scales as "
-                "quantize_3d.",
+                "quantize_3d. options.via_bf16: a row-major f32 w is rounded to bf16 first, a piece at a time in the "
+                "workspace.",
             .infer = infer_experts,
             .forward = run_experts,
         },

@@ -191,9 +191,68 @@ static void test_expert_codes(void **state) {
     }
 }
 
+/* Codes of f32 by way of bf16 are those of the bf16 copy, whether it takes one piece or several, and others than without
+ * that option. */
+static void expect_rounded(const char *op, const struct mx8_tensor *x, const struct mx8_op_options *style, int n_out) {
+    struct mx8_tensor copy = new_tensor(MX8_BF16, x->ndim, x->shape);
+    for (int64_t i = 0; i < mx8_count_elements(x); i++)
+        ((uint16_t *)copy.data)[i] = mx8_encode_bf16(((const float *)x->data)[i]);
+    struct mx8_op_call stored = {.in = {copy}, .options = *style}, rounded = {.in = {*x}, .options = *style};
+    rounded.options.via_bf16 = 1;
+    int64_t counts[2][2];
+    run_counted(op, &stored, counts[0]);
+    run_counted(op, &rounded, counts[1]);
+    assert_memory_equal(counts[0], counts[1], sizeof counts[0]);
+    for (int i = 0; i < n_out; i++) assert_equal(&rounded.out[i], &stored.out[i]);
+    if (!mx8_count_elements(x)) return;
+    rounded.options.via_bf16 = 0;
+    run_call(op, 0, &rounded);
+    assert_memory_not_equal(rounded.out[0].data, stored.out[0].data, (size_t)mx8_count_elements(x));
+    for (int i = 0; i < 2; i++) { /* bf16 is bf16 already */
+        stored.options.via_bf16 = i;
+        run_call(op, 0, &stored);
+        assert_int_equal(stored.workspace_size, 0);
+    }
+}
+
+static void test_rounded_codes(void **state) {
+    static const struct mx8_op_options styles[] = {
+        {.scale_rule = MX8_SCALE_FLOOR}, {.scale_group = 256, .tile_rows = 32}, {.scale_group = 128, .tile_rows = 128}};
+    static const int64_t sizes[][2] = {{0, 32}, {33, 40}, {256, 1024}, {290, 1060}, {700, 1056}};
+    for (int s = 0; s < 3; s++) {
+        for (int i = 0; i < 5; i++) {
+            struct mx8_tensor x = new_normal(MX8_F32, 1, SHAPE(sizes[i][0], sizes[i][1]));
+            expect_rounded("quantize_both", &x, &styles[s], 4);
+            close_shelf(state);
+            open_shelf(state);
+        }
+        for (int64_t N = 96; N <= 288; N += 192) {
+            struct mx8_tensor w = new_normal(MX8_F32, 1, SHAPE(3, N, 1060));
+            expect_rounded("quantize_experts", &w, &styles[s], 4);
+        }
+    }
+}
+
+static void test_rounding_refuses(void **state) {
+    (void)state;
+    struct mx8_tensor x = new_normal(MX8_F32, 1, SHAPE(40, 64));
+    struct mx8_op_call call = {.in = {x}, .options = {.via_bf16 = 2}};
+    assert_status(mx8_infer_op(mx8_find_op("quantize_both"), 0, &call), MX8_INVALID_ARGUMENT);
+    assert_message("quantize_both: via_bf16 is 2, expected 0 to 1");
+    call.options.via_bf16 = 1;
+    call.in[1] = new_i32(1, (int32_t[]){40});
+    assert_status(mx8_infer_op(mx8_find_op("quantize_both"), 0, &call), MX8_INVALID_ARGUMENT);
+    assert_message("quantize_both: via_bf16 is 1 with offsets");
+    call.in[0].shape[1] = 32; /* half of every row left out */
+    call.in[1] = (struct mx8_tensor){0};
+    assert_status(mx8_infer_op(mx8_find_op("quantize_both"), 0, &call), MX8_INVALID_ARGUMENT);
+    assert_message("quantize_both: rows have strides 64 and 1, expected 32 and 1 with via_bf16");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_shelf_test(test_swiglu_codes), cmocka_shelf_test(test_gradient_codes),
         cmocka_shelf_test(test_permuted_codes), cmocka_shelf_test(test_norm_codes),
-        cmocka_shelf_test(test_expert_codes)};
+        cmocka_shelf_test(test_expert_codes), cmocka_shelf_test(test_rounded_codes),
+        cmocka_shelf_test(test_rounding_refuses)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -215,16 +215,25 @@ def _check_devices(rule: Rule, tensors: Sequence[torch.Tensor | None]) -> torch.
     return device
 
 
-def run(rule: Rule, tensors: Sequence[torch.Tensor | None], shape: Sequence[int], options: tuple) -> list[torch.Tensor]:
-    """Runs a pass; an output that is not computed is empty, of shape (0,)."""
+def run(
+    rule: Rule,
+    tensors: Sequence[torch.Tensor | None],
+    shape: Sequence[int],
+    options: tuple,
+    outputs: Sequence[torch.Tensor] | None = None,
+) -> list[torch.Tensor]:
+    """Runs a pass; an output that is not computed is empty, of shape (0,). `outputs`: earlier results of the same call,
+    to be written once more."""
     plan = _find_plan(rule, tensors, shape, options)
     if plan.gpu is not None and plan.gpu != torch._C._cuda_getDevice():
         with torch.cuda.device(plan.device):
-            return _run_plan(plan, tensors)
-    return _run_plan(plan, tensors)
+            return _run_plan(plan, tensors, outputs)
+    return _run_plan(plan, tensors, outputs)
 
 
-def _run_plan(plan: Plan, tensors: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
+def _run_plan(
+    plan: Plan, tensors: Sequence[torch.Tensor | None], outputs: Sequence[torch.Tensor] | None
+) -> list[torch.Tensor]:
     device = plan.device
     library = lib.get_library()
     if plan.gpu is not None:
@@ -243,8 +252,8 @@ def _run_plan(plan: Plan, tensors: Sequence[torch.Tensor | None]) -> list[torch.
         if tensor is not None:
             words[word] = tensor.data_ptr()
     results = []
-    for output_word, sizes, strides, dtype in plan.outputs:
-        out = torch.empty_strided(sizes, strides, dtype=dtype, device=device)
+    for index, (output_word, sizes, strides, dtype) in enumerate(plan.outputs):
+        out = torch.empty_strided(sizes, strides, dtype=dtype, device=device) if outputs is None else outputs[index]
         results.append(out)
         if output_word is not None:
             words[output_word] = out.data_ptr()

@@ -67,6 +67,7 @@ STYLE = (RULE, Option("scale_group", "int", 32), Option("tile_rows", "int", 1), 
 LAYOUT = Option("layout", "str", "plain", {"plain": 0, "m_groups": 1, "k_groups": 2, "per_expert": 3})
 ALIGNMENT = Option("alignment", "int", 32)
 COL_TILE = Option("col_tile_rows", "int", 0)
+VIA_BF16 = Option("via_bf16", "bool", False)
 PRODUCT = (
     Option("precision", "str", "mxfp8", {"high": 0, "mxfp8": 1}),
     *STYLE,
@@ -238,10 +239,10 @@ RULES_OF = {
     "quantize_rows": Rule("quantize_rows", False, ("MK",), _rows, STYLE),
     "quantize_cols": Rule("quantize_cols", False, ("MK", "G"), _columns, (*STYLE, ALIGNMENT), _padded),
     "quantize_both": Rule(
-        "quantize_both", False, ("MK", "G"), lambda c: _rows(c) + _columns(c), (*STYLE, COL_TILE, ALIGNMENT), _padded
+        "quantize_both", False, ("MK", "G"), lambda c: _rows(c) + _columns(c), (*STYLE, COL_TILE, ALIGNMENT, VIA_BF16), _padded
     ),
     "quantize_3d": Rule("quantize_3d", False, ("ENK",), _experts, STYLE),
-    "quantize_experts": Rule("quantize_experts", False, ("ENK",), _both_experts, STYLE),
+    "quantize_experts": Rule("quantize_experts", False, ("ENK",), _both_experts, (*STYLE, VIA_BF16)),
     "dequantize": Rule(
         "dequantize",
         False,

@@ -8,10 +8,13 @@ from typing import Any, Union
 from torch import nn
 
 from .. import lib
+from .fsdp import shard_as_codes
 from .modules import Experts, GroupedMM, Linear, check_sizes, get_experts_class, teach_compiler
 from .recipes import Recipe, get_recipe
 
 Filter = Union[Callable[[nn.Module, str], bool], str, Iterable[str]]
+
+GATHER_DTYPES = ("bf16", "mxfp8")
 
 # Too sensitive (the output head), too small to gain (wk, wv), or no multiple of 32 (a router's 16 outputs).
 SKIPPED = ("output", "router.gate", "wk", "wv")
@@ -63,6 +66,7 @@ def convert(
     linear: Filter | None = None,
     experts: Filter | None = None,
     recipe: str | Recipe = "mxfp8",
+    fsdp_gather_dtype: str = "bf16",
     verbose: bool = True,
 ) -> nn.Module:
     """Converts nn.Linear layers and expert modules of `model` in place and returns it.
@@ -76,8 +80,19 @@ def convert(
     and get their gradients. Convert before fully_shard and torch.compile. Prints what it converted. Raises
     InvalidArgument (a ValueError) when a filter matches nothing, when a matched layer's sizes are no multiples of 32,
     or when a matched layer is no plain nn.Linear; then the model is unchanged.
+
+    fsdp_gather_dtype: "bf16" leaves FSDP2's all-gather alone. With "mxfp8" every rank quantizes its shards of the
+    converted weights, and codes and scales are gathered: the same bits in every loss and gradient, without the bf16
+    copy. The parameters are then new ones, mx8.torch.fsdp.ShardedWeight, to be given to an optimizer afterwards;
+    state_dict and gradients stay plain. It needs MixedPrecisionPolicy(param_dtype=torch.bfloat16), experts whose number
+    the ranks divide and linear rows that they divide into whole scale blocks; weights without that are gathered in
+    param_dtype, and a warning says so at the first gathering.
     """
     get_recipe(recipe)
+    if fsdp_gather_dtype not in GATHER_DTYPES:
+        raise lib.InvalidArgument(
+            f"convert: fsdp_gather_dtype is {fsdp_gather_dtype!r}, expected one of {', '.join(GATHER_DTYPES)}"
+        )
     layers = list(_find_linear(model, linear)) if linear is not None else []
     modules = list(_find_experts(model, experts)) if experts is not None else []
     if linear is not None and not layers:
@@ -99,8 +114,15 @@ def convert(
             module.__class__ = get_experts_class(cls)
         module.mx8_mode = GroupedMM(recipe)  # type: ignore[assignment]
         module.mx8_compiles = teach_compiler()  # type: ignore[assignment]
+    left = []
+    if fsdp_gather_dtype == "mxfp8":
+        places = [(layer, "weight", f"{name}.weight") for name, layer in layers]
+        places += [(module, key, f"{name}.{key}") for name, module in modules for key in _list_matrices(module)]
+        left = shard_as_codes(model, places, recipe)
     if verbose:
         _print_report(layers, modules, recipe)
+        for name in left:
+            print(f"  {name}: shared or distributed, FSDP gathers it as it would without mx8")
     return model
 
 

@@ -54,12 +54,14 @@ def quantize_both(
     format: str = "e4m3",
     col_tile_rows: int = 0,
     alignment: int = 32,
+    via_bf16: bool = False,
 ) -> tuple[torch.Tensor, ...]:
     """quantize_rows and quantize_cols from one read: row codes, row scales, column codes, column scales, ends.
 
-    col_tile_rows: tile_rows of the columns alone; 0 for the same.
+    col_tile_rows: tile_rows of the columns alone; 0 for the same. via_bf16, without offsets: the codes of x.bfloat16()
+    for a row-major f32 x, of which no more than 32 MiB are ever stored as bf16.
     """
-    options = (scale_rule, scale_group, tile_rows, format, col_tile_rows, alignment)
+    options = (scale_rule, scale_group, tile_rows, format, col_tile_rows, alignment, via_bf16)
     return call("quantize_both", (x, offsets), options)
 
 
@@ -74,14 +76,20 @@ def quantize_3d(
 
 
 def quantize_experts(
-    w: torch.Tensor, *, scale_rule: str = "rceil", scale_group: int = 32, tile_rows: int = 1, format: str = "e4m3"
+    w: torch.Tensor,
+    *,
+    scale_rule: str = "rceil",
+    scale_group: int = 32,
+    tile_rows: int = 1,
+    format: str = "e4m3",
+    via_bf16: bool = False,
 ) -> tuple[torch.Tensor, ...]:
     """Both forms of expert weights w (E, N, K) from one read: row codes, row scales, column codes, column scales.
 
     Row codes (E, N, K) and scales (E, N, ceil(K/32)) are those of quantize_rows for each expert, the right operand of
-    the forward pass; column codes and scales are those of quantize_3d.
+    the forward pass; column codes and scales are those of quantize_3d. via_bf16: as for quantize_both.
     """
-    return call("quantize_experts", (w,), (scale_rule, scale_group, tile_rows, format))
+    return call("quantize_experts", (w,), (scale_rule, scale_group, tile_rows, format, via_bf16))
 
 
 def dequantize(
