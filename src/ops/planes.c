@@ -210,8 +210,8 @@ enum mx8_status mx8i_run_quant(struct mx8_context *ctx, const struct mx8_quant_j
 
 /* ---- sources that are rounded ---- */
 
-/* Pieces end where the largest tiles and scale groups do. A piece that the second-level cache holds is read from there; a
- * smaller one would not keep all multiprocessors of a GPU busy. */
+/* Pieces end where the largest tiles and scale groups do. A piece that the second-level cache holds is read from there;
+ * a smaller one would not keep all multiprocessors of a GPU busy. */
 enum { PIECE_ROWS = 256, PIECE_CPU = 1 << 18, PIECE_GPU = 1 << 24 };
 
 static int64_t choose_piece(int64_t rows, int64_t cols, int64_t elements) {

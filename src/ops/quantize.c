@@ -296,8 +296,8 @@ const struct mx8_op_row mx8i_quantize_both_row = {
                 "Tensor col_scales, Tensor? ends)",
             .description =
                 "quantize_rows and quantize_cols from one read of x; the bits are those of the two calls. With "
-                "offsets, the row codes and scales of rows at and past offsets[G-1] are zero. options.via_bf16, without "
-                "offsets: a row-major f32 x is rounded to bf16 first, a piece at a time in the workspace.",
+                "offsets, the row codes and scales of rows at and past offsets[G-1] are zero. options.via_bf16, "
+                "without offsets: a row-major f32 x is rounded to bf16 first, a piece at a time in the workspace.",
             .infer = infer_both,
             .forward = run_both,
         },

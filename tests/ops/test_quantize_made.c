@@ -191,8 +191,8 @@ static void test_expert_codes(void **state) {
     }
 }
 
-/* Codes of f32 by way of bf16 are those of the bf16 copy, whether it takes one piece or several, and others than without
- * that option. */
+/* Codes of f32 by way of bf16 are those of the bf16 copy, whether it takes one piece or several, and others than
+ * without that option. */
 static void expect_rounded(const char *op, const struct mx8_tensor *x, const struct mx8_op_options *style, int n_out) {
     struct mx8_tensor copy = new_tensor(MX8_BF16, x->ndim, x->shape);
     for (int64_t i = 0; i < mx8_count_elements(x); i++)

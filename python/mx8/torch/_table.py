@@ -239,7 +239,12 @@ RULES_OF = {
     "quantize_rows": Rule("quantize_rows", False, ("MK",), _rows, STYLE),
     "quantize_cols": Rule("quantize_cols", False, ("MK", "G"), _columns, (*STYLE, ALIGNMENT), _padded),
     "quantize_both": Rule(
-        "quantize_both", False, ("MK", "G"), lambda c: _rows(c) + _columns(c), (*STYLE, COL_TILE, ALIGNMENT, VIA_BF16), _padded
+        "quantize_both",
+        False,
+        ("MK", "G"),
+        lambda c: _rows(c) + _columns(c),
+        (*STYLE, COL_TILE, ALIGNMENT, VIA_BF16),
+        _padded,
     ),
     "quantize_3d": Rule("quantize_3d", False, ("ENK",), _experts, STYLE),
     "quantize_experts": Rule("quantize_experts", False, ("ENK",), _both_experts, (*STYLE, VIA_BF16)),

@@ -213,10 +213,11 @@ class ShardedWeight(torch.Tensor):
     ) -> tuple[tuple[torch.Tensor, ...], Any]:
         """What this rank contributes; the second value, given to fsdp_post_all_gather, says whether it is codes."""
         style = get_style(self.recipe, self.device)
-        reason = find_obstacle(self.plain, mesh.size(), outer_size, mp_policy.param_dtype, style)
+        dtype = mp_policy.param_dtype or self.dtype
+        reason = find_obstacle(self.plain, mesh.size(), outer_size, dtype, style)
         if reason:
             _warn_once(self.label, reason)
-            return (_pad(self.plain, mesh.size(), outer_size, mp_policy.param_dtype),), None
+            return (_pad(self.plain, mesh.size(), outer_size, dtype),), None
         if mesh.size() == 1:  # nothing travels: the shard is quantized to where the products read it
             return (self.plain.new_empty(0, dtype=CARRIER),), (style, self.plain)
         return tuple(_pack(part) for part in quantize_shard(self.plain, style)), (style, None)
@@ -248,11 +249,11 @@ class ShardedWeight(torch.Tensor):
 
 
 def find_obstacle(
-    shard: torch.Tensor, world: int, whole: torch.Size, dtype: torch.dtype | None, style: Style
+    shard: torch.Tensor, world: int, whole: torch.Size, dtype: torch.dtype, style: Style
 ) -> str | None:
     """Why a shard of a weight cannot be quantized as the whole would be; None where it can."""
     if dtype is not CARRIER:
-        return f"param_dtype of the MixedPrecisionPolicy is {dtype}, expected torch.bfloat16"
+        return f"modules compute in {dtype}, expected param_dtype=torch.bfloat16 of the MixedPrecisionPolicy"
     if tuple(shard.shape[1:]) != tuple(whole[1:]) or shard.shape[0] * world != whole[0]:
         return f"{tuple(whole)} on {world} ranks is not cut into equal parts of its first dimension"
     unit = max(lib.BLOCK, *style[1:]) if len(whole) == 2 and world > 1 else 1
@@ -288,11 +289,11 @@ def quantize_shard(
     return (*results[:2], results[2] if shard.dim() == 2 else results[2].transpose(-2, -1), results[3])
 
 
-def _pad(shard: torch.Tensor, world: int, whole: torch.Size, dtype: torch.dtype | None) -> torch.Tensor:
+def _pad(shard: torch.Tensor, world: int, whole: torch.Size, dtype: torch.dtype) -> torch.Tensor:
     """A shard as FSDP would have it without us: of `dtype`, as long as the longest of all ranks."""
     rows = shard.shape[0] if shard.shape[1:] != whole[1:] else -(-whole[0] // world)
-    if shard.shape[0] == rows:
-        return shard.to(dtype) if dtype else shard
+    if shard.shape[0] >= rows:
+        return shard.to(dtype)
     padded = shard.new_zeros(rows, *shard.shape[1:], dtype=dtype)
     padded[: shard.shape[0]].copy_(shard)
     return padded
@@ -339,8 +340,9 @@ def _refill(codes: WeightCodes, outputs: tuple[torch.Tensor, ...]) -> None:
 
 
 def shard_as_codes(model: nn.Module, places: Iterable[tuple[nn.Module, str, str]], recipe: str | Recipe) -> list[str]:
-    """Makes parameters ShardedWeights: (module, parameter's name, qualified name) of each. Returns the qualified names of
-    those that stay as they are: used by several modules, of which others would see no values, or distributed already."""
+    """Makes parameters ShardedWeights: (module, parameter's name, qualified name) of each. Returns the qualified names
+    of those that stay as they are: used by several modules, of which others would see no values, or distributed
+    already."""
     owners = Counter(id(p) for module in model.modules() for p in module._parameters.values())
     left = []
     for module, name, label in places:
