@@ -310,7 +310,10 @@ def test_convert_wraps_and_leaves(capsys):
     assert torch.equal(model(tokens), twin(tokens))  # without FSDP nothing is different
     assert torch.equal(model(tokens), make_model(False)(tokens))
     assert all(type(t) is torch.Tensor for t in model.state_dict().values())
-    assert "ShardedWeight" in repr(model.layers[0].up.weight)
+    weight = model.layers[0].up.weight
+    with torch.no_grad():
+        assert weight.mul_(2) is weight and type(weight * 2) is torch.Tensor
+    assert "ShardedWeight" in repr(weight)
     tied = nn.ModuleList([nn.Embedding(64, 32), nn.Linear(32, 64, bias=False)])
     tied[1].weight = tied[0].weight
     mt.convert(tied, linear="", fsdp_gather_dtype="mxfp8")
