@@ -1,5 +1,6 @@
 /* Scale layouts and group padding as operators. */
 #include "ops/op_rows.h"
+#include "ops/planes.h"
 
 #include "base/error.h"
 
@@ -81,10 +82,18 @@ static struct mx8_tensor shape_blocked(const struct mx8_op_call *call, const str
     case MX8_LAYOUT_K_GROUPS:
         return mx8_make_tensor(NULL, MX8_F8_E8M0, 2, (int64_t[]){rows, C + TILE_COLS * G});
     case MX8_LAYOUT_PER_EXPERT:
-        return mx8_make_tensor(NULL, MX8_F8_E8M0, 2, (int64_t[]){plain->shape[0], rows * cols});
+        return mx8_make_tensor(NULL, MX8_F8_E8M0, 2, (int64_t[]){plain->shape[0], mx8i_multiply_sizes(rows, cols)});
     default:
-        return mx8_make_tensor(NULL, MX8_F8_E8M0, 1, (int64_t[]){rows * cols});
+        return mx8_make_tensor(NULL, MX8_F8_E8M0, 1, (int64_t[]){mx8i_multiply_sizes(rows, cols)});
     }
+}
+
+/* Tiles are full of padding: without elements, or with few, plain scales may still have lengths that fill too many. */
+static enum mx8_status check_blocked(const char *op, const struct mx8_tensor *blocked) {
+    int64_t bytes = mx8i_multiply_sizes(blocked->shape[0], blocked->ndim > 1 ? blocked->shape[1] : 1);
+    if (bytes <= (int64_t)MX8I_MOST_WORKSPACE) return MX8_OK;
+    return MX8_FAIL(MX8_INVALID_ARGUMENT, "%s: plain scales of this shape fill more than %lld bytes of tiles", op,
+        (long long)MX8I_MOST_WORKSPACE);
 }
 
 static enum mx8_status infer_block(struct mx8_op_call *call) {
@@ -93,6 +102,7 @@ static enum mx8_status infer_block(struct mx8_op_call *call) {
     MX8_TRY(check_layout("block_scales", call, &call->in[0]));
     mx8i_clear_outputs(call, &block_pass, 0);
     call->out[0] = shape_blocked(call, &call->in[0]);
+    MX8_TRY(check_blocked("block_scales", &call->out[0]));
     if (is_grouped(call)) call->out[1] = mx8_make_tensor(NULL, MX8_I64, 1, (int64_t[]){call->in[1].shape[0] + 1});
     return MX8_OK;
 }
@@ -103,6 +113,7 @@ static enum mx8_status infer_unblock(struct mx8_op_call *call) {
     MX8_TRY(mx8i_bind_inputs(&d, "unblock_scales", call, &unblock_pass, 0, 3));
     MX8_TRY(check_layout("unblock_scales", call, like));
     struct mx8_tensor expected = shape_blocked(call, like);
+    MX8_TRY(check_blocked("unblock_scales", &expected));
     if (mx8_count_elements(blocked) != mx8_count_elements(&expected))
         return MX8_FAIL(MX8_INVALID_ARGUMENT,
             "unblock_scales: blocked has %lld bytes, expected %lld for these plain scales",
