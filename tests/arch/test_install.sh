@@ -44,7 +44,9 @@ for header in moved/include/mx8/*.h; do
     c++ -std=c++11 -pedantic -Wall -Wextra -Werror -x c++ -Imoved/include -fsyntax-only header.c 2>err || fail "$header in C++"
 done
 
-# the installed program opens libraries of the installed tree: this one is none, which the message says
+# the installed program opens libraries of the installed tree: this one is none, which the message says. The address
+# sanitizer calls dlopen in the program's place, which then looks where libasan lies.
+! grep -q '^MX8_SANITIZE.*address' "$1/CMakeCache.txt" || exit 0
 unset LD_LIBRARY_PATH
 echo "no library" >"$library/libmx8_cuda.so"
 PATH=$work/moved/bin:$PATH mx8 info >out || fail "the installed mx8 info"
