@@ -11,31 +11,31 @@
  * depend on it. With a bf16 C and several steps the sums wait in f32 scratch and are rounded once.
  *
  * Work 2MNK flops; packing moves (M+N)K elements per block of C, C moves twice per step.
- * 2026-12-01, AMD EPYC (Zen 3), AVX2, 2 cores shared with other work, best of many runs, GFLOP/s with 1 / 2 threads:
- * bf16 512x256x256 91 / 160, 2048x2048x2048 82 / -; MXFP8 512x256x256 79 / 163. FMA peak is 32 flops a cycle and core.
- * Xeon (AVX-512), 16 hardware threads: bf16 and MXFP8 2048x2048x2048 1000 and 1030, one thread 80 to 155 as the
- * neighbours allow. */
+ * 2026-12-01, AMD EPYC (Zen 3), AVX2, 2 hardware threads, bench/run_cpu --only product: bf16 reaches 0.68 to 0.75 of
+ * multiply-adds on registers from 1024^3 to 4096^3, 0.99 to 1.05 of OpenBLAS in fp32 (two threads: 0.92 to 1.04).
+ * Xeon (AVX-512), 16 hardware threads, before that day's changes: bf16 and MXFP8 2048^3 1000 and 1030 GFLOP/s, one
+ * thread 80 to 155 as the neighbours allow. */
 #include <omp.h>
 
 #if defined(MX8_ISA_AVX512)
-enum { MR = 14, NR_VECTORS = 2 }; /* 28 of 32 registers hold the tile */
+enum { MR = 14, NR_VECTORS = 2, UNROLL = 4 }; /* 28 of 32 registers hold the tile */
 #elif defined(MX8_ISA_AVX2)
-enum { MR = 6, NR_VECTORS = 2 }; /* 12 of 16 */
+enum { MR = 6, NR_VECTORS = 2, UNROLL = 4 }; /* 12 of 16 */
 #else
-enum { MR = 4, NR_VECTORS = 1 };
+enum { MR = 4, NR_VECTORS = 1, UNROLL = 1 };
 #endif
 enum { NR = NR_VECTORS * MX8_VF };
 #include "kernels/cpu/gemm_pack.inl"
 
-/* Rows of A that stay in L2 while B streams by: panels of one row band. */
-enum { BAND_PANELS = 192 / MR };
-enum { MX8_GEMM_K = 256, MX8_GEMM_M = 6 * BAND_PANELS * MR, MX8_GEMM_N = 2048 };
+/* Rows of A that stay in L2 while B streams by: at most as many panels in one row band. */
+enum { BAND_PANELS = 288 / MR };
+enum { MX8_GEMM_K = 256, MX8_GEMM_M = 4 * BAND_PANELS * MR, MX8_GEMM_N = 2048 };
 enum { PARTIAL_LD = MX8_GEMM_N + 16 }; /* not a power of two: rows of a tile must not meet in one cache set */
 
 enum { PACKED_A = MX8_GEMM_M * MX8_GEMM_K, PACKED_B = MX8_GEMM_N * MX8_GEMM_K, PACKED = PACKED_A + PACKED_B };
 enum { PARTIAL = MX8_GEMM_M * PARTIAL_LD };
 
-/* What one thread of the team knows: who it is, and the shared scratch. */
+/* What one thread of the team knows: who it is, and the shared scratch. A thread alone packs into one buffer only. */
 struct team {
     int thread, threads;
     float *packed[2], *partial;
@@ -69,32 +69,6 @@ MX8_INLINE int64_t piece_size(int64_t n, int64_t most, int64_t unit) {
     return divide_up(divide_up(n, pieces), unit) * unit;
 }
 
-/* sums = A panel * B panel over kc steps. The accumulators are an array that the compiler keeps in registers once the
- * loops over it are unrolled. */
-static void multiply_panels(int64_t kc, const float *restrict a, const float *restrict b, float *restrict sums) {
-    vf c[MR][NR_VECTORS];
-#pragma GCC unroll 14
-    for (int i = 0; i < MR; i++)
-#pragma GCC unroll 2
-        for (int v = 0; v < NR_VECTORS; v++) c[i][v] = vf_set(0.0f);
-
-    for (int64_t k = 0; k < kc; k++, a += MR, b += NR) {
-        vf row[NR_VECTORS];
-#pragma GCC unroll 2
-        for (int v = 0; v < NR_VECTORS; v++) row[v] = vf_load(b + v * MX8_VF);
-#pragma GCC unroll 14
-        for (int i = 0; i < MR; i++) {
-            vf left = vf_set(a[i]);
-#pragma GCC unroll 2
-            for (int v = 0; v < NR_VECTORS; v++) c[i][v] = vf_fma(left, row[v], c[i][v]);
-        }
-    }
-#pragma GCC unroll 14
-    for (int i = 0; i < MR; i++)
-#pragma GCC unroll 2
-        for (int v = 0; v < NR_VECTORS; v++) vf_store(sums + i * NR + v * MX8_VF, c[i][v]);
-}
-
 MX8_INLINE vf finish_vector(vf sum, const struct output *o, int64_t row, int64_t col, int n) {
     if (o->from) sum = vf_add(sum, vf_load_part_as(o->from, row * o->from_ld + col, MX8_F32, n));
     if (o->bias) sum = vf_add(sum, vf_load_part_as(o->bias, col, o->bias_dtype, n));
@@ -102,38 +76,96 @@ MX8_INLINE vf finish_vector(vf sum, const struct output *o, int64_t row, int64_t
     return sum;
 }
 
-/* Tile at (row, col) of the block. Most tiles are whole and have at most `from`. */
-MX8_INLINE void finish_tile(const float *sums, const struct output *o, int64_t row, int64_t col) {
+/* A tile at the block's edge, or one to which more than `from` is added. */
+static void finish_tile(const float *sums, const struct output *o, int64_t row, int64_t col) {
     int64_t rows = o->rows - row < MR ? o->rows - row : MR;
-    int plain = o->cols - col >= NR && !o->bias && !o->old;
     for (int64_t i = 0; i < rows; i++, sums += NR) {
         int64_t at = (row + i) * o->to_ld + col;
-        for (int v = 0; v < NR; v += MX8_VF) {
-            vf sum = vf_load(sums + v);
-            if (plain) {
-                if (o->from) sum = vf_add(sum, vf_load(o->from + (row + i) * o->from_ld + col + v));
-                vf_store_as(o->to, at + v, o->to_dtype, sum);
-            } else if (col + v < o->cols) {
-                int n = vf_lanes(col + v, o->cols);
-                sum = finish_vector(sum, o, row + i, col + v, n);
-                vf_store_part_as(o->to, at + v, o->to_dtype, sum, n);
-            }
+        for (int v = 0; v < NR && col + v < o->cols; v += MX8_VF) {
+            int n = vf_lanes(col + v, o->cols);
+            vf sum = finish_vector(vf_load(sums + v), o, row + i, col + v, n);
+            vf_store_part_as(o->to, at + v, o->to_dtype, sum, n);
         }
     }
+}
+
+/* Most tiles are whole and have at most `from`: their sums go from registers to C. */
+MX8_INLINE void finish_whole_tile(vf sums[MR][NR_VECTORS], const struct output *o, int64_t row, int64_t col) {
+#pragma GCC unroll 14
+    for (int i = 0; i < MR; i++)
+#pragma GCC unroll 2
+        for (int v = 0; v < NR_VECTORS; v++) {
+            int64_t at = col + v * MX8_VF;
+            vf sum = sums[i][v];
+            if (o->from) sum = vf_add(sum, vf_load(o->from + (row + i) * o->from_ld + at));
+            vf_store_as(o->to, (row + i) * o->to_ld + at, o->to_dtype, sum);
+        }
+}
+
+/* Asks for the lines of C that a tile adds to or writes: they come from L3 or memory while its sums are made. */
+MX8_INLINE void prefetch_whole_tile(const struct output *o, int64_t row, int64_t col) {
+    int64_t size = o->to_dtype == MX8_F32 ? 4 : 2;
+    for (int i = 0; i < MR; i++)
+        for (int v = 0; v < NR; v += 16) {
+            __builtin_prefetch((const char *)o->to + ((row + i) * o->to_ld + col + v) * size, 1);
+            if (o->from && o->from != o->to) __builtin_prefetch(o->from + (row + i) * o->from_ld + col + v);
+        }
+}
+
+/* C tile at (row, col) = A panel * B panel over kc steps. The accumulators are an array that the compiler keeps in
+ * registers once the loops over it are unrolled. The steps are unrolled because a hardware thread whose sibling is busy
+ * is short of instructions a cycle, not of multiply-adds: of 23 a step 12 are those, of 20.75 in fours. */
+static void multiply_panels(int64_t kc, const float *restrict a, const float *restrict b, const struct output *o,
+    int64_t row, int64_t col) {
+    int whole = o->rows - row >= MR && o->cols - col >= NR && !o->bias && !o->old;
+    vf c[MR][NR_VECTORS];
+    if (whole) prefetch_whole_tile(o, row, col);
+#pragma GCC unroll 14
+    for (int i = 0; i < MR; i++)
+#pragma GCC unroll 2
+        for (int v = 0; v < NR_VECTORS; v++) c[i][v] = vf_set(0.0f);
+
+#pragma GCC unroll UNROLL
+    for (int64_t k = 0; k < kc; k++, a += MR, b += NR) {
+        vf line[NR_VECTORS];
+#pragma GCC unroll 2
+        for (int v = 0; v < NR_VECTORS; v++) line[v] = vf_load(b + v * MX8_VF);
+#pragma GCC unroll 14
+        for (int i = 0; i < MR; i++) {
+            vf left = vf_set(a[i]);
+#pragma GCC unroll 2
+            for (int v = 0; v < NR_VECTORS; v++) c[i][v] = vf_fma(left, line[v], c[i][v]);
+        }
+    }
+    if (whole) {
+        finish_whole_tile(c, o, row, col);
+        return;
+    }
+    float sums[MR * NR] __attribute__((aligned(64)));
+#pragma GCC unroll 14
+    for (int i = 0; i < MR; i++)
+#pragma GCC unroll 2
+        for (int v = 0; v < NR_VECTORS; v++) vf_store(sums + i * NR + v * MX8_VF, c[i][v]);
+    finish_tile(sums, o, row, col);
+}
+
+/* The i-th of n equal pieces of a B panel: each tile of a band asks for one of the panel that the band meets next. */
+MX8_INLINE void prefetch_piece(const float *panel, int64_t kc, int64_t i, int64_t n) {
+    const float *end = panel + kc * NR * (i + 1) / n;
+    for (const float *p = panel + kc * NR * i / n; p < end; p += 16) __builtin_prefetch(p);
 }
 
 /* This thread's share of a block's tiles: an equal range of the order band of rows, column, row, in which a band of A
  * stays in L2 and a panel of B in L1. */
 static void multiply_block(const struct team *t, const float *a, const float *b, int64_t kc, const struct output *o) {
     int64_t rows = divide_up(o->rows, MR), cols = divide_up(o->cols, NR), tiles = rows * cols;
-    int64_t end = tiles * (t->thread + 1) / t->threads, band_tiles = BAND_PANELS * cols;
-    float sums[MR * NR] __attribute__((aligned(64)));
+    int64_t most = piece_size(rows, BAND_PANELS, 1), band_tiles = most * cols;
+    int64_t end = tiles * (t->thread + 1) / t->threads;
     for (int64_t i = tiles * t->thread / t->threads; i < end; i++) {
-        int64_t band = i / band_tiles, first = band * BAND_PANELS;
-        int64_t height = rows - first < BAND_PANELS ? rows - first : BAND_PANELS;
-        int64_t row = first + i % band_tiles % height, col = i % band_tiles / height;
-        multiply_panels(kc, a + row * MR * kc, b + col * NR * kc, sums);
-        finish_tile(sums, o, row * MR, col * NR);
+        int64_t band = i / band_tiles, first = band * most, height = rows - first < most ? rows - first : most;
+        int64_t at = i % band_tiles % height, row = first + at, col = i % band_tiles / height;
+        if (height > 1) prefetch_piece(b + (col + 1) % cols * NR * kc, kc, at, height);
+        multiply_panels(kc, a + row * MR * kc, b + col * NR * kc, o, row * MR, col * NR);
     }
 }
 
@@ -187,7 +219,7 @@ static void run_product(struct team *t, const struct mx8_gemm_job *j, const stru
             int64_t rows = p->M - m < M ? p->M - m : M, cols = p->N - n < N ? p->N - n : N, k = 0;
             do {
                 int64_t kc = p->K - k < K ? p->K - k : K;
-                float *a = t->packed[t->step++ & 1], *b = a + PACKED_A;
+                float *a = t->packed[t->threads > 1 ? t->step++ & 1 : 0], *b = a + PACKED_A;
                 struct output o = describe_output(j, p, t, m, n, k == 0, k + kc == p->K);
                 o.rows = rows;
                 o.cols = cols;

@@ -44,7 +44,17 @@ MX8_INLINE void store_lines(float *to, int at, int W, vf v, int last_k) {
         vf_store(to + at, v);
 }
 
-/* k contiguous (a weight or an activation as it lies): MX8_VF lines by MX8_VF steps of k, transposed in registers. */
+MX8_INLINE int64_t value_size(int32_t dtype) { return dtype == MX8_F32 ? 4 : dtype == MX8_BF16 ? 2 : 1; }
+
+/* Lines [line, line + MX8_VF) at k, once for each 64 bytes of a line. */
+MX8_INLINE void prefetch_lines(const struct operand *o, int32_t dtype, int64_t line, int64_t k0, int64_t k) {
+    int64_t size = value_size(dtype), n = o->lines - line < MX8_VF ? o->lines - line : MX8_VF;
+    if (k * size % 64) return;
+    for (int64_t i = 0; i < n; i++) __builtin_prefetch((const char *)o->data + ((line + i) * o->ls + k0 + k) * size);
+}
+
+/* k contiguous (a weight or an activation as it lies): MX8_VF lines by MX8_VF steps of k, transposed in registers. The
+ * lines after them are asked for meanwhile: a step's part of a line is too short for the processor to foresee them. */
 MX8_INLINE void pack_along_k(float *panel, int W, const struct operand *o, int32_t dtype, int64_t line, int64_t k0,
     int64_t kc) {
     int n = (int)(o->lines - line < W ? o->lines - line : W);
@@ -52,6 +62,7 @@ MX8_INLINE void pack_along_k(float *panel, int W, const struct operand *o, int32
         for (int64_t k = 0; k < kc; k += MX8_VF) {
             int steps = vf_lanes(k, kc);
             vf r[MX8_VF];
+            prefetch_lines(o, dtype, line + (at + MX8_VF < W ? at + MX8_VF : W), k0, k);
             for (int i = 0; i < MX8_VF; i++) {
                 int64_t l = line + at + i, from = l * o->ls + k0 + k;
                 if (at + i >= n)
