@@ -82,7 +82,7 @@ static enum mx8_status run_step(struct subject *s) {
     }
     MX8_TRY(mx8i_update_expert_bias(s->m));
     MX8_TRY(mx8i_apply_adamw(&s->optimizer, &s->flat, &s->job.adamw, lr));
-    MX8_TRY(mx8i_refresh_weights(s->m, s->flat.copy != NULL));
+    MX8_TRY(mx8i_refresh_weights(s->m, 1));
     return mx8_synchronize_context(s->ctx);
 }
 

@@ -234,6 +234,12 @@ struct mx8_kernels {
     enum mx8_status (*embedding_backward)(const struct mx8_exec *x, const struct mx8_embedding_job *j);
     enum mx8_status (*cross_entropy)(const struct mx8_exec *x, const struct mx8_cross_entropy_job *j);
     enum mx8_status (*adamw)(const struct mx8_exec *x, const struct mx8_adamw_job *j);
+    /* adamw, and both orientations of codes of the new weights: those that cast to bf16 and quantize give after it, bit for
+     * bit. master is j's batch x rows x cols, contiguous; j has no groups, and its src, src_dtype and src_stride are not
+     * used. a->copy is memory for mx8i_count_adamw_copy(j, MX8_ADAMW_PIECE) bf16 elements (adamw_pieces.h): what they hold
+     * afterwards is undefined. */
+    enum mx8_status (*adamw_quantize)(
+        const struct mx8_exec *x, const struct mx8_adamw_job *a, const struct mx8_quant_job *j);
     enum mx8_status (*fill_normal)(const struct mx8_exec *x, const struct mx8_normal_job *j);
 
     /* y[i] = round(a[i] + b[i]) ; y may be a or b. y = cast(x). Contiguous. */

@@ -175,12 +175,18 @@ static enum mx8_status timed_rmsnorm_quantize(
     RUN(x, move("rmsnorm and quantize", plain.bytes + values * 33.0 / 32.0), rmsnorm_quantize(x, n, j));
 }
 
+static enum mx8_status timed_adamw_quantize(
+    const struct mx8_exec *x, const struct mx8_adamw_job *a, const struct mx8_quant_job *j) {
+    RUN(x, cost_adamw_quantize(a), adamw_quantize(x, a, j));
+}
+
 static void fill_table(struct mx8_kernels *k) {
 #define SET(name, job, cost) k->name = timed_##name;
     JOBS(SET)
     if (k->quantize_from) k->quantize_from = timed_quantize_from;
     if (k->quantize_swiglu_backward) k->quantize_swiglu_backward = timed_quantize_swiglu_backward;
     if (k->rmsnorm_quantize) k->rmsnorm_quantize = timed_rmsnorm_quantize;
+    k->adamw_quantize = timed_adamw_quantize;
     k->upload = timed_upload;
     k->copy = timed_copy;
     k->copy_lines = timed_copy_lines;

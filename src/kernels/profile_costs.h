@@ -115,5 +115,8 @@ static struct cost cost_cross_entropy(const struct mx8_cross_entropy_job *j) {
 static struct cost cost_adamw(const struct mx8_adamw_job *j) {
     return move("adamw", (double)j->n * (12 + 4 * size_of(j->moment_dtype) + (j->copy ? size_of(j->copy_dtype) : 0)));
 }
+static struct cost cost_adamw_quantize(const struct mx8_adamw_job *j) {
+    return move("adamw and quantize", (double)j->n * (12 + 4 * size_of(j->moment_dtype) + 2 * 33.0 / 32.0));
+}
 
 #endif

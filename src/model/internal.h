@@ -337,5 +337,9 @@ struct mx8_op_options mx8i_make_weight_quantizer(const struct mx8_model *m); /* 
 enum mx8_status mx8i_round_masters(struct mx8_model *m, void *to, size_t at, size_t n);
 /* Quantizes every converted weight of the unit. */
 enum mx8_status mx8i_walk_weights(struct mx8_model *m, int32_t unit);
+/* ---- update.c ---- */
+/* Whether the weight's update makes its codes, too. Not with several processes, which make them when a unit is gathered,
+ * nor where something else looks at the rounded values: a negative control, the count of wide blocks. */
+int32_t mx8i_updates_codes(const struct mx8_model *m, const struct mx8_param *p);
 
 #endif

@@ -69,8 +69,11 @@ const struct mx8_traffic_plan *mx8i_get_traffic_plan(const struct mx8_model *m);
 enum mx8_status mx8i_allocate_model(struct mx8_model *m, struct mx8_context *ctx);
 /* torchtitan's init rules; tensor n's numbers depend on (seed, name, index) alone. Also refreshes copies and codes. */
 enum mx8_status mx8i_init_weights(struct mx8_model *m, uint64_t seed);
-/* Masters -> bf16 copies and MXFP8 codes (all but what adamw wrote when copies_done). */
-enum mx8_status mx8i_refresh_weights(struct mx8_model *m, int32_t copies_done);
+/* Masters -> bf16 copies and MXFP8 codes; `updated`: all but what mx8i_apply_adamw wrote. */
+enum mx8_status mx8i_refresh_weights(struct mx8_model *m, int32_t updated);
+/* AdamW of the converted weights that the stretches leave out, and their codes. The update's scalars count; its arrays and
+ * places are the model's. */
+enum mx8_status mx8i_update_converted(struct mx8_model *m, const struct mx8_adamw_job *update);
 
 /* Flat device arrays of `elements` (this rank's parts): masters and gradients in f32, both moments in moment_dtype. bf16
  * copies of what the stretches say (NULL: of nothing). */
@@ -81,7 +84,8 @@ int32_t mx8i_get_moment_dtype(const struct mx8_model *m);
 uint16_t *mx8i_get_copies(struct mx8_model *m);
 float *mx8i_get_buffers(struct mx8_model *m);
 /* What an update walks over: n elements from `at` of the flat arrays, whose first is number `place` of all tensors'
- * elements, whoever holds them. Gaps between tensors may be part of it, in all counts. copy_at: in the copies. */
+ * elements, whoever holds them. Gaps between tensors may be part of it, in all counts. copy_at: in the copies. Converted
+ * weights whose codes are made with their update are no part of it. */
 struct mx8_stretch { size_t at; int64_t n; uint64_t place; size_t copy_at; int32_t has_copy; };
 const struct mx8_stretch *mx8i_get_stretches(const struct mx8_model *m, int64_t *count);
 /* Memory whose contents mean nothing between two calls. */

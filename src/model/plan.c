@@ -109,6 +109,7 @@ static enum mx8_status measure_walks(struct mx8_model *m) {
     m->planning = 1;
     enum mx8_status status = mx8i_choose_head_chunk(m);
     if (status == MX8_OK && !m->parallel) status = mx8i_walk_weights(m, 0);
+    if (status == MX8_OK && m->options.training) status = mx8i_update_converted(m, &(struct mx8_adamw_job){0});
     if (status == MX8_OK && m->options.training) status = mx8i_walk_training(m);
     const struct mx8_traffic_plan traffic = m->traffic; /* of a microbatch of training */
     mx8i_forget_units(m);

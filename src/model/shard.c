@@ -22,7 +22,7 @@ static void find_stretches(struct mx8_model *m, struct mx8_stretch *next) {
         const uint64_t place = m->shard[i].place + (uint64_t)part.first;
         const size_t at = p->at;
         const int32_t has_copy = mx8i_keeps_copies(m) && !mx8i_is_codes_only(m, p);
-        if (!part.count) continue;
+        if (!part.count || mx8i_updates_codes(m, p)) continue;
         const size_t gap = last ? at - last->at - (size_t)last->n : 0; /* behind it: wraps to more than any gap */
         if (last && gap < ALIGNMENT && place - last->place == at - last->at && has_copy == last->has_copy) {
             last->n += (int64_t)gap + part.count;

@@ -1,5 +1,5 @@
 /* Masters to what the operators read: bf16 copies and MXFP8 codes, once per optimizer step; with several processes
- * codes are made whenever a unit has been gathered. Nobody reads a converted weight in bf16 but its quantizer: masters
+ * codes are made whenever a unit has been gathered, and in one most codes are made with the update (update.c). Nobody reads a converted weight in bf16 but its quantizer: masters
  * are rounded to bf16 piece by piece, in memory that a step uses for other things. */
 #include "model/internal.h"
 #include "base/error.h"
@@ -83,14 +83,15 @@ static enum mx8_status quantize_masters(struct mx8_model *m, const struct mx8_pa
     return MX8_OK;
 }
 
-enum mx8_status mx8i_walk_weights(struct mx8_model *m, int32_t unit) {
+/* `updated`: all but those that were quantized with their update. */
+static enum mx8_status walk_weights(struct mx8_model *m, int32_t unit, int32_t updated) {
     /* between steps nothing in it is needed; with several processes a unit may arrive amid a step */
     const size_t mark = m->parallel ? m->scratch.used : 0;
     m->scratch.used = mark;
     mx8i_begin_pass(m, "weights", -1);
     for (int64_t i = 0; i < m->params.count; i++) {
         const struct mx8_param *p = &m->params.param[i];
-        if (!p->mxfp8 || m->shard[i].unit != unit) continue;
+        if (!p->mxfp8 || m->shard[i].unit != unit || (updated && mx8i_updates_codes(m, p))) continue;
         if (mx8i_is_codes_only(m, p)) {
             MX8_TRY(quantize_masters(m, p));
         } else {
@@ -102,12 +103,16 @@ enum mx8_status mx8i_walk_weights(struct mx8_model *m, int32_t unit) {
     return MX8_OK;
 }
 
-enum mx8_status mx8i_refresh_weights(struct mx8_model *m, int32_t copies_done) {
-    for (int64_t i = 0; m->copies && !copies_done && i < m->stretches; i++) {
+enum mx8_status mx8i_walk_weights(struct mx8_model *m, int32_t unit) {
+    return walk_weights(m, unit, 0);
+}
+
+enum mx8_status mx8i_refresh_weights(struct mx8_model *m, int32_t updated) {
+    for (int64_t i = 0; m->copies && !updated && i < m->stretches; i++) {
         const struct mx8_stretch *s = &m->stretch[i];
         if (s->has_copy) MX8_TRY(mx8i_round_masters(m, m->copies + s->copy_at, s->at, (size_t)s->n));
     }
-    if (!m->parallel) return mx8i_walk_weights(m, 0);
+    if (!m->parallel) return walk_weights(m, 0, updated);
     mx8i_forget_units(m); /* they are gathered, and quantized, when they are used next */
     return MX8_OK;
 }

@@ -20,7 +20,7 @@ void mx8i_end_compiling(struct mx8_compiled *c, struct mx8_context *ctx) {
 
 static enum mx8_status update_weights(struct mx8_run *r, double lr) {
     MX8_TRY(mx8i_apply_adamw(&r->optimizer, &r->flat, &r->job->adamw, lr));
-    return mx8i_refresh_weights(r->model, r->flat.copy != NULL);
+    return mx8i_refresh_weights(r->model, 1);
 }
 
 /* The recording always ends, so that the stream works again. */

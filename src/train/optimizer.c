@@ -14,6 +14,7 @@ struct mx8_flat mx8i_view_flat(struct mx8_model *m, struct mx8_dist *dist) {
         .copy = mx8i_get_copies(m),
         .n = (int64_t)mx8i_get_params(m)->elements,
         .dist = dist,
+        .model = m,
         .moment_dtype = mx8i_get_moment_dtype(m)};
     flat.stretch = mx8i_get_stretches(m, &flat.stretches);
     return flat;
@@ -99,5 +100,5 @@ enum mx8_status mx8i_apply_adamw(
         job.copy = stretch->has_copy ? move(flat->copy, stretch->copy_at, MX8_BF16) : NULL;
         MX8_TRY(o->ctx->exec.k->adamw(&o->ctx->exec, &job));
     }
-    return MX8_OK;
+    return flat->model ? mx8i_update_converted(flat->model, &job) : MX8_OK;
 }

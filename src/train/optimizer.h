@@ -25,6 +25,7 @@ struct mx8_flat {
     int32_t moment_dtype;
     const struct mx8_stretch *stretch; /* NULL: one, of everything */
     int64_t stretches;
+    struct mx8_model *model; /* updates what its stretches leave out; NULL: nothing is left out */
 };
 
 /* A model's arrays, which must be there. */
@@ -37,7 +38,7 @@ enum mx8_status mx8i_clip_gradients(
     struct mx8_optimizer *o, const struct mx8_flat *flat, double max_norm, double *norm);
 /* What one update needs beside the arrays: counts it, and with scalars_on_device uploads what follows from t and lr. */
 enum mx8_status mx8i_begin_update(struct mx8_optimizer *o, const struct mx8_adamw *a, double lr);
-/* One update with the clipped gradients; copies are written, too. */
+/* One update with the clipped gradients; copies are written, too, and codes of what the stretches leave out. */
 enum mx8_status mx8i_apply_adamw(
     struct mx8_optimizer *o, const struct mx8_flat *flat, const struct mx8_adamw *a, double lr);
 

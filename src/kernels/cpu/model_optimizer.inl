@@ -2,6 +2,7 @@
  * the limit, so each product and sum is rounded by itself, in PyTorch's order, and every instruction set gives the same
  * bits. */
 #include "formats/stochastic.h"
+#include "kernels/adamw_pieces.h"
 #include "kernels/cpu/model_common.inl"
 
 /* mx8i_make_rounding_bits of elements `first`, first + 1, ... */
@@ -64,6 +65,14 @@ static enum mx8_status adamw(const struct mx8_exec *x, const struct mx8_adamw_jo
             BY_DTYPE(j->copy_dtype, adamw_piece(j, grad_scale, i, dtype, MX8_F32));
     }
     return MX8_OK;
+}
+
+/* Elements of a piece: what is rounded, 512 KiB, stays in a cache until it is quantized. */
+enum { ADAMW_PIECE = 1 << 18 };
+
+static enum mx8_status adamw_quantize(
+    const struct mx8_exec *x, const struct mx8_adamw_job *a, const struct mx8_quant_job *j) {
+    return mx8i_adamw_by_pieces(x, a, j, adamw, quantize, ADAMW_PIECE);
 }
 
 /* Sums in double over a fixed number of slabs, whatever the thread count; inside a slab eight lanes, on every

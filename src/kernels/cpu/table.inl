@@ -71,6 +71,7 @@ const struct mx8_kernels MX8_ISA_TABLE = {
     .embedding_backward = embedding_backward,
     .cross_entropy = cross_entropy,
     .adamw = adamw,
+    .adamw_quantize = adamw_quantize,
     .fill_normal = mx8i_cpu_fill_normal,
     .add = add,
     .cast = cast,

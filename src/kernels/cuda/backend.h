@@ -126,6 +126,7 @@ enum mx8_status cuda_attention_cudnn(const struct mx8_exec *x, const struct mx8_
 size_t cuda_attention_cudnn_workspace(const struct mx8_attention_job *j, int32_t backward);
 enum mx8_status cuda_rmsnorm_quantize(const struct mx8_exec *x, const struct mx8_rmsnorm_job *j, const struct mx8_quant_job *codes);
 enum mx8_status cuda_quantize_from(const struct mx8_exec *x, const struct mx8_quant_source *s, const struct mx8_quant_job *j);
+enum mx8_status cuda_adamw_quantize(const struct mx8_exec *x, const struct mx8_adamw_job *a, const struct mx8_quant_job *j);
 enum mx8_status cuda_quantize_swiglu_backward(const struct mx8_exec *x, const struct mx8_swiglu_job *s,
                                               const struct mx8_quant_job *dgate, const struct mx8_quant_job *dup);
 // GEMM paths: gemm.cu chooses. Each returns UNSUPPORTED without a message when the job is not for it.

@@ -88,7 +88,7 @@ static struct mx8_kernels make_table(const char *name) {
     k.clamp = cuda_clamp; k.clamp_backward = cuda_clamp_backward;
     k.embedding_workspace = cuda_embedding_workspace;
     k.embedding = cuda_embedding; k.embedding_backward = cuda_embedding_backward;
-    k.cross_entropy = cuda_cross_entropy; k.adamw = cuda_adamw; k.fill_normal = cuda_fill_normal; k.quantize_from = cuda_quantize_from;
+    k.cross_entropy = cuda_cross_entropy; k.adamw = cuda_adamw; k.adamw_quantize = cuda_adamw_quantize; k.fill_normal = cuda_fill_normal; k.quantize_from = cuda_quantize_from;
     k.quantize_swiglu_backward = cuda_quantize_swiglu_backward;
     k.rmsnorm_quantize = cuda_rmsnorm_quantize;
     k.add = cuda_add; k.cast = cuda_cast; k.scale = cuda_scale;

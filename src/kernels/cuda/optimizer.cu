@@ -1,47 +1,22 @@
 // AdamW, and what clipping needs. The update reads four floats and writes three and a copy for each weight, 30 bytes:
-// memory is the limit, so each product and sum is rounded by itself, in PyTorch's order, and gives the CPU's bits.
+// memory is the limit (adamw.cuh holds the arithmetic).
 // Sums run in double over a fixed number of blocks; a last block adds theirs in a fixed order.
-#include <math.h>
-#include "formats/stochastic.h"
-#include "model.cuh"
+#include "adamw.cuh"
 
 enum { THREADS = 256, QUAD = 4, SUM_BLOCKS = 1024 };
-
-struct adamw_constants {
-    float decay, step, root2, rest1, rest2;
-};
-
-// What storing moments as S leaves of m and v; bits: of mx8i_make_rounding_bits.
-static __device__ __forceinline__ void round_moments(float &, float &, uint32_t, const float *) {}
-static __device__ __forceinline__ void round_moments(float &m, float &v, uint32_t bits, const bf16 *) {
-    m = __uint_as_float((uint32_t)mx8i_round_bf16_randomly(__float_as_uint(m), bits & 0xFFFFu) << 16);
-    v = __uint_as_float((uint32_t)mx8i_round_bf16_randomly(__float_as_uint(v), bits >> 16) << 16);
-}
 
 template <class C, class S, int N>
 static __global__ void adamw_packs(struct mx8_adamw_job j, struct adamw_constants c, int64_t first, int64_t packs) {
     const float grad_scale = j.grad_scale ? *j.grad_scale : 1.0f;
     S *moment1 = (S *)j.m, *moment2 = (S *)j.v;
-    if (j.state) {
-        c.decay = __fsub_rn(1.0f, __fmul_rn(j.state->lr, j.weight_decay));
-        c.step = __fdiv_rn(j.state->lr, j.state->bias1);
-        c.root2 = __fsqrt_rn(j.state->bias2);
-        j.rounding = j.state->rounding;
-    }
+    read_adamw_state(j, c);
     for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < packs; i += (int64_t)gridDim.x * blockDim.x) {
         const int64_t at = first + i * N;
         const pack<N> grad = load<N>(j.grad + at);
         pack<N> m = load<N>(moment1 + at), v = load<N>(moment2 + at), p = load<N>(j.master + at);
 #pragma unroll
-        for (int e = 0; e < N; e++) {
-            const float g = __fmul_rn(grad.v[e], grad_scale);
-            m.v[e] = __fadd_rn(__fmul_rn(j.beta1, m.v[e]), __fmul_rn(c.rest1, g));
-            v.v[e] = __fadd_rn(__fmul_rn(j.beta2, v.v[e]), __fmul_rn(__fmul_rn(c.rest2, g), g));
-            const float denominator = __fadd_rn(__fdiv_rn(__fsqrt_rn(v.v[e]), c.root2), j.eps);
-            p.v[e] = __fsub_rn(__fmul_rn(p.v[e], c.decay), __fdiv_rn(__fmul_rn(c.step, m.v[e]), denominator));
-            round_moments(
-                m.v[e], v.v[e], mx8i_make_rounding_bits(j.rounding, j.first + (uint64_t)(at + e)), (const S *)nullptr);
-        }
+        for (int e = 0; e < N; e++)
+            update_element<S>(j, c, grad_scale, at + e, grad.v[e], p.v[e], m.v[e], v.v[e]);
         store(moment1 + at, m);
         store(moment2 + at, v);
         store(j.master + at, p);
@@ -50,8 +25,7 @@ static __global__ void adamw_packs(struct mx8_adamw_job j, struct adamw_constant
 }
 
 template <class S> static enum mx8_status run_adamw(const struct mx8_exec *x, const struct mx8_adamw_job *j) {
-    const struct adamw_constants c = {
-        1.0f - j->lr * j->weight_decay, j->lr / j->bias1, sqrtf(j->bias2), 1.0f - j->beta1, 1.0f - j->beta2};
+    const struct adamw_constants c = make_adamw_constants(j);
     const bool wide =
         is_aligned(j->grad) && is_aligned(j->m) && is_aligned(j->v) && is_aligned(j->master) && is_aligned(j->copy);
     const int64_t packs = wide ? j->n / QUAD : 0, rest = j->n - packs * QUAD;
