@@ -17,7 +17,7 @@ static struct trained open_model(const char *recipe, struct mx8_model_options o)
     struct mx8_model_config c = make_tiny_config();
     o.batch = 2;
     o.seq_len = 32;
-    struct trained t = {.s = make_subject(&c, recipe, o, 2), .ids = make_tokens(64, c.vocab_size, 5)};
+    struct trained t = {.s = make_subject(&c, recipe, o, 1), .ids = make_tokens(64, c.vocab_size, 5)};
     assert_ok(mx8i_open_optimizer(t.s.ctx, &t.optimizer));
     t.optimizer.seed = 3;
     t.flat = mx8i_view_flat(t.s.m, NULL);
