@@ -127,11 +127,39 @@ static void test_who_quantizes_afterwards(void **state) {
     close_model(&control);
 }
 
+/* Each weight once, 28 bytes of AdamW and 2.06 of codes; nothing is quantized behind it. */
+static void test_profile(void **state) {
+    (void)state;
+    struct trained t = open_model("mxfp8_moe", (struct mx8_model_options){.moment_dtype = MX8_F32});
+    struct mx8_exec *x = &t.s.ctx->exec;
+    struct mx8_profile *profile;
+    assert_ok(mx8i_open_profile(x, &profile));
+    run_training_step(&t);
+    assert_ok(mx8i_collect_profile(profile, x, 0));
+    int64_t rows, calls = 0, weights = 0;
+    double bytes = 0;
+    const struct mx8_profile_row *row = mx8i_get_profile_rows(profile, &rows);
+    for (int64_t i = 0; i < rows; i++) {
+        assert_true(strcmp(row[i].label.pass, "weights"));
+        if (strcmp(row[i].kernel, "adamw and quantize")) continue;
+        calls += row[i].calls;
+        bytes += row[i].bytes;
+    }
+    const struct mx8_model *m = t.s.m;
+    for (int64_t i = 0; i < m->params.count; i++)
+        if (mx8i_updates_codes(m, &m->params.param[i])) weights += m->params.param[i].count;
+    assert_int_equal(calls, count_updated(m));
+    assert_true(bytes == (double)weights * (28 + 2 * 33.0 / 32.0));
+    mx8i_close_profile(x, profile);
+    close_model(&t);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_codes_are_those_of_the_masters),
         cmocka_unit_test(test_training_has_the_same_bits),
         cmocka_unit_test(test_who_quantizes_afterwards),
+        cmocka_unit_test(test_profile),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
