@@ -220,7 +220,7 @@ static void test_adamw_quantize(void **state) {
             for (int v = 0; v < VARIANTS; v++) {
                 const int is_large = shapes[s].batch * shapes[s].rows * shapes[s].cols > 1000000;
                 if ((is_large && (g + v) % 6) || is_left_out()) continue;
-                const int32_t moment = (s + g + v) % 2 ? MX8_BF16 : MX8_F32, rule = (s + 2 * g + v) % 4;
+                const int32_t moment = (s + g / 2 + v) % 2 ? MX8_BF16 : MX8_F32, rule = (s + 2 * g + v) % 4;
                 struct problem p = make_problem(&shapes[s], &geometries[g], (enum variant)v, rule, moment);
                 run_case(&p);
                 free_problem(&p);
