@@ -274,6 +274,13 @@ static void bench_quantizers(int64_t M, int64_t K, int64_t N) {
     snprintf(shape, sizeof shape, "%dx%lldx%lld", MAX_EXPERTS, (long long)N, (long long)K);
     measure(
         &(struct task){.quant = &w}, "quantize weights both, 32 x 256", shape, n * (2 + 2 * (1 + 1.0 / 32)), "GB/s");
+    const struct mx8_quant_source floats = {.kind = MX8_FROM_FLOATS, .a = buffers.source, .a_ls = K, .a_bs = N * K};
+    w = make_quant(MAX_EXPERTS / 2, N, K, ROWS | COLS, 0, 1, 256, 32, 32, 0); /* the source holds as much in f32 */
+    snprintf(shape, sizeof shape, "%dx%lldx%lld", MAX_EXPERTS / 2, (long long)N, (long long)K);
+    if (exec.k->quantize_from)
+        measure(&(struct task){.quant = &w, .source = &floats}, "quantize f32 weights both, 32 x 256", shape,
+            n / 2 * (4 + 2 * (1 + 1.0 / 32)), "GB/s");
+    snprintf(shape, sizeof shape, "%dx%lldx%lld", MAX_EXPERTS, (long long)N, (long long)K);
     struct mx8_quant_job c = make_quant(MAX_EXPERTS, N, K, COLS, 0, 1, 32, 1, 1, 0);
     measure(&(struct task){.quant = &c}, "quantize weights columns, group 32", shape, n * (3 + 1.0 / 32), "GB/s");
 }

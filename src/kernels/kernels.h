@@ -150,10 +150,11 @@ struct mx8_row_softmax { float max, factor, hit; int32_t target; };
 
 /* What a quantizer reads where no matrix is stored: values made as they are read and rounded to the job's src_dtype, so
  * that the codes are those of the stored matrix. j->src and its strides are not used. */
-enum mx8_quant_source_kind { MX8_FROM_SWIGLU, MX8_FROM_PERMUTE, MX8_FROM_SOFTMAX };
+enum mx8_quant_source_kind { MX8_FROM_SWIGLU, MX8_FROM_PERMUTE, MX8_FROM_SOFTMAX, MX8_FROM_FLOATS };
 struct mx8_quant_source {
     enum mx8_quant_source_kind kind;
-    const void *a, *b; int64_t a_ls, b_ls;           /* swiglu: gate, up; permute: x; softmax: logits */
+    const void *a, *b; int64_t a_ls, b_ls;           /* swiglu: gate, up; permute: x; softmax: logits; floats: f32 values */
+    int64_t a_bs;                                    /* floats: from one matrix of the job's batch to the next */
     const int32_t *order; const float *weights; int32_t k; /* permute: row p is x[order[p]/k] (* weights[order[p]]) */
     const struct mx8_row_softmax *rows;              /* softmax */
 };

@@ -157,7 +157,8 @@ static enum mx8_status timed_check_finite(
 static enum mx8_status timed_quantize_from(
     const struct mx8_exec *x, const struct mx8_quant_source *s, const struct mx8_quant_job *j) {
     const double n = (double)j->batch * (double)j->rows * (double)j->cols;
-    RUN(x, move("quantize what is made", n * (2 * (s->kind == MX8_FROM_SWIGLU ? 2 : 1) + 2 * 33.0 / 32.0)),
+    const int read = s->kind == MX8_FROM_SWIGLU || s->kind == MX8_FROM_FLOATS ? 4 : 2; /* bytes an element */
+    RUN(x, move("quantize what is made", n * (read + 2 * 33.0 / 32.0)),
         quantize_from(x, s, j));
 }
 

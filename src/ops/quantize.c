@@ -297,7 +297,7 @@ const struct mx8_op_row mx8i_quantize_both_row = {
             .description =
                 "quantize_rows and quantize_cols from one read of x; the bits are those of the two calls. With "
                 "offsets, the row codes and scales of rows at and past offsets[G-1] are zero. options.via_bf16, "
-                "without offsets: a row-major f32 x is rounded to bf16 first, a piece at a time in the workspace.",
+                "without offsets: a row-major f32 x is rounded to bf16 on its way, in the workspace where no kernel does.",
             .infer = infer_both,
             .forward = run_both,
         },
@@ -327,8 +327,8 @@ const struct mx8_op_row mx8i_quantize_experts_row = {
             .description =
                 "Both forms of expert weights w (E,N,K) from one read: blocks of 1x32 along K, row_codes (E,N,K) and "
                 "row_scales (E, N, ceil(K/32)), as quantize_rows makes them of each expert; codes and scales as "
-                "quantize_3d. options.via_bf16: a row-major f32 w is rounded to bf16 first, a piece at a time in the "
-                "workspace.",
+                "quantize_3d. options.via_bf16: a row-major f32 w is rounded to bf16 on its way, in the workspace where no "
+                "kernel does.",
             .infer = infer_experts,
             .forward = run_experts,
         },

@@ -275,6 +275,39 @@ static void bias_is_emulated(void **state) {
     }
 }
 
+/* A product whose scales do not fit the scratch is made by pieces of rows: the same bits, by the same path. */
+static void pieces_are_the_product(void **state) {
+    (void)state;
+    NEEDS_CUDA();
+    int64_t fast = 0;
+    const size_t scratch = cuda.exec.scratch_bytes;
+    for (int i = 0; i < FAST_KINDS * 6; i++) {
+        struct problem p = {.M = 2000, .N = 520, .K = 768, .a = kinds[i / 6].a, .b = kinds[i / 6].b};
+        set_output(&p, i % 6);
+        if (p.c_dtype == MX8_BF16 && p.accumulate) continue; /* no fast path */
+        struct product c;
+        build_product(&c, &p);
+        if (is_fast(&c)) {
+            uint8_t *got[2];
+            cuda.exec.fast_products = &fast;
+            for (int pieces = 0; pieces < 2; pieces++) {
+                fast = 0;
+                cuda.exec.scratch_bytes = !pieces ? scratch : p.b.tile >= 32 ? 14000 : 26000; /* for 512 to 1,024 rows */
+                assert_ok(cuda.exec.k->upload(&cuda.exec, c.job.c, c.c_start, c.c_bytes));
+                assert_ok(cuda.exec.k->gemm(&cuda.exec, &c.job));
+                got[pieces] = fetch_buffer(c.job.c, c.c_bytes, c.name);
+                assert_int_equal(fast, 1);
+            }
+            cuda.exec.fast_products = NULL;
+            cuda.exec.scratch_bytes = scratch;
+            expect_same_bytes(c.name, "in pieces", got[1], got[0], c.c_bytes);
+            free(got[0]);
+            free(got[1]);
+        }
+        drop_product(&c);
+    }
+}
+
 /* The same bits every time, whatever order the blocks happen to run in. MX8_TEST_REPEATS: how often (50). MX8_TEST_ONLY=repeats*: nothing
  * else of this program. */
 static void repeats_are_identical(void **state) {
@@ -324,6 +357,7 @@ int main(void) {
         cuda_unit_test(empty_products_do_nothing),
         cuda_unit_test(tensor_core_is_emulated),
         cuda_unit_test(bias_is_emulated),
+        cuda_unit_test(pieces_are_the_product),
         cuda_unit_test(repeats_are_identical),
     };
     cmocka_set_test_filter(getenv("MX8_TEST_ONLY")); /* NULL: all */

@@ -43,17 +43,18 @@ struct outputs {
     size_t size[6]; /* of row codes, row scales, column codes, column scales, ends, counter */
 };
 
-static struct outputs make_outputs(
-    const struct shape *s, const struct geometry *g, int sides, int32_t rule, const int32_t *offsets) {
+/* Of `batch` matrices of a shape. */
+static struct outputs make_outputs(const struct shape *s, int64_t batch, const struct geometry *g, int sides,
+    int32_t rule, const int32_t *offsets) {
     const int64_t blocks = (s->cols + 31) / 32,
                   padded = s->n_groups ? (s->rows + g->padding * (s->n_groups + 1) - 1) / g->padding * g->padding
                                        : (s->rows + 31) / 32 * 32,
                   pitch = (padded + 15) / 16 * 16;
     struct outputs o = {.job = {.src_dtype = MX8_BF16,
-                            .batch = 1,
+                            .batch = batch,
                             .rows = s->rows,
                             .cols = s->cols,
-                            .src_stride = {0, s->cols, 1},
+                            .src_stride = {s->rows * s->cols, s->cols, 1},
                             .offsets = offsets,
                             .n_groups = s->n_groups,
                             .padded_rows = padded,
@@ -64,15 +65,19 @@ static struct outputs make_outputs(
                             .col_tile = g->col_tile,
                             .padding = g->padding}};
     if (sides & ROWS) {
-        o.job.row_codes = make_buffer(o.size[0] = (size_t)(s->rows * s->cols), CUDA_POISON);
-        o.job.row_scales = make_buffer(o.size[1] = (size_t)(s->rows * blocks), CUDA_POISON);
+        o.job.row_codes = make_buffer(o.size[0] = (size_t)(batch * s->rows * s->cols), CUDA_POISON);
+        o.job.row_scales = make_buffer(o.size[1] = (size_t)(batch * s->rows * blocks), CUDA_POISON);
+        o.job.row_code_stride[0] = s->rows * s->cols;
+        o.job.row_scale_stride[0] = s->rows * blocks;
         o.job.row_code_stride[1] = s->cols;
         o.job.row_code_stride[2] = o.job.row_scale_stride[2] = 1;
         o.job.row_scale_stride[1] = blocks;
     }
     if (sides & COLUMNS) {
-        o.job.col_codes = make_buffer(o.size[2] = (size_t)(s->cols * pitch), CUDA_POISON);
-        o.job.col_scales = make_buffer(o.size[3] = (size_t)(s->cols * (padded / 32)), CUDA_POISON);
+        o.job.col_codes = make_buffer(o.size[2] = (size_t)(batch * s->cols * pitch), CUDA_POISON);
+        o.job.col_scales = make_buffer(o.size[3] = (size_t)(batch * s->cols * (padded / 32)), CUDA_POISON);
+        o.job.col_code_stride[0] = s->cols * pitch;
+        o.job.col_scale_stride[0] = s->cols * (padded / 32);
         o.job.col_code_stride[1] = o.job.col_scale_stride[1] = 1;
         o.job.col_code_stride[2] = pitch;
         o.job.col_scale_stride[2] = padded / 32;
@@ -126,7 +131,7 @@ static int run_case(
     float *dweights = kind == GATHER_SCORED ? copy_to_device(weights, slots) : NULL;
     int32_t *offsets = s->n_groups ? copy_to_device(s->ends, (size_t)s->n_groups * sizeof(int32_t)) : NULL;
 
-    struct outputs stored = make_outputs(s, g, sides, rule, offsets), made = make_outputs(s, g, sides, rule, offsets);
+    struct outputs stored = make_outputs(s, 1, g, sides, rule, offsets), made = make_outputs(s, 1, g, sides, rule, offsets);
     if (kind == SWIGLU) {
         const struct mx8_swiglu_job j = {.M = s->rows,
             .F = s->cols,
@@ -193,6 +198,67 @@ static void test_made_codes_are_stored_codes(void **state) {
         assert_int_equal(taken, SOURCES * COUNT(shapes) * (3 * 3 + 2));
 }
 
+/* f32 on its way through bf16: every kind of number, among them those that round up to Inf or down to nothing. */
+static float *draw_floats(int64_t n) {
+    static const uint32_t odd[] = {0x7FC00000, 0x7F800000, 0xFF800000, 0x7F7FFFFF, 0x80000001, 0x0000FFFF, 0x3F808000};
+    float *values = malloc((size_t)n * sizeof *values + 16);
+    assert_non_null(values);
+    uint32_t seed = 5;
+    for (int64_t i = 0; i < n; i++) {
+        const uint32_t r = draw(&seed),
+                       bits = draw(&seed) % 3000 == 0 ? odd[r % COUNT(odd)] : (r & 0x807FFFFF) | (118 + r / 65536 % 14) << 23;
+        memcpy(&values[i], &bits, sizeof bits);
+    }
+    return values;
+}
+
+static int run_floats_case(
+    const struct shape *s, int64_t batch, const struct geometry *g, int sides, int32_t rule) {
+    const struct mx8_kernels *kernels = cuda.exec.k;
+    char name[160];
+    snprintf(name, sizeof name, "floats, %lld of %lldx%lld, group %d, tiles %d and %d, sides %d, rule %d",
+        (long long)batch, (long long)s->rows, (long long)s->cols, g->group, g->tile, g->col_tile, sides, rule);
+    rewind_buffers();
+    const int64_t n = s->rows * s->cols * batch;
+    float *floats = draw_floats(n);
+    void *device = copy_to_device(floats, (size_t)n * sizeof *floats), *values = make_buffer((size_t)n * 2, 0);
+    free(floats);
+    struct outputs stored = make_outputs(s, batch, g, sides, rule, NULL),
+                   made = make_outputs(s, batch, g, sides, rule, NULL);
+    stored.job.src = values;
+    assert_ok(kernels->cast(&cuda.exec, values, MX8_BF16, device, MX8_F32, n));
+    assert_ok(kernels->quantize(&cuda.exec, &stored.job));
+    const struct mx8_quant_source source = {
+        .kind = MX8_FROM_FLOATS, .a = device, .a_ls = s->cols, .a_bs = s->rows * s->cols};
+    const enum mx8_status status = kernels->quantize_from(&cuda.exec, &source, &made.job);
+    if (status == MX8_UNSUPPORTED) return 0;
+    assert_ok(status);
+    compare_outputs(&made, &stored, name);
+    return 1;
+}
+
+static void test_codes_of_floats(void **state) {
+    (void)state;
+    NEEDS_CUDA();
+    static const struct {
+        struct shape shape;
+        int64_t batch;
+    } matrices[] = {{{256, 256, 0, {0}}, 1}, {{1, 8, 0, {0}}, 3}, {{255, 264, 0, {0}}, 2}, {{300, 40, 0, {0}}, 1},
+        {{2048, 2880, 0, {0}}, 1}, {{800, 1288, 0, {0}}, 7}, {{9000, 1032, 0, {0}}, 1}, {{256, 512, 0, {0}}, 130}};
+    int taken = 0, cases = 0;
+    for (int s = 0; s < COUNT(matrices); s++)
+        for (int g = 0; g < COUNT(geometries); g++)
+            for (int sides = COLUMNS; sides <= (ROWS | COLUMNS); sides++) {
+                if (is_left_out()) continue;
+                taken += run_floats_case(&matrices[s].shape, matrices[s].batch, &geometries[g], sides,
+                    (s + g + sides) % (MX8_SCALE_EVEN + 1));
+                cases++;
+            }
+    print_message("%d of %d cases taken\n", taken, cases);
+    if (cuda.info.capability == 90 && !getenv("MX8_TEST_STRIDE")) /* as above */
+        assert_int_equal(taken, COUNT(matrices) * (3 * 3 + 2));
+}
+
 /* SwiGLU's gradients: operands with NaN, Inf, rows and columns of zeros, and a row stride of their own. */
 enum { GRADIENTS = 2, OPERANDS = 3 };
 
@@ -239,8 +305,8 @@ static int run_gradient_case(const struct shape *s, const struct geometry *g, in
     assert_ok(kernels->swiglu_backward(&cuda.exec, &job));
     struct outputs stored[GRADIENTS], made[GRADIENTS];
     for (int i = 0; i < GRADIENTS; i++) {
-        stored[i] = make_outputs(s, g, sides, rule, offsets);
-        made[i] = make_outputs(s, g, sides, rule, offsets);
+        stored[i] = make_outputs(s, 1, g, sides, rule, offsets);
+        made[i] = make_outputs(s, 1, g, sides, rule, offsets);
         stored[i].job.src = values[i];
         stored[i].job.saturated = stored[0].job.saturated; /* both count into the first one's */
         made[i].job.saturated = made[0].job.saturated;
@@ -318,7 +384,7 @@ static void test_norm_codes(void **state) {
             const size_t size[3] = {(size_t)n * 2, (size_t)T * 4, with_sum ? (size_t)n * 2 : 0};
             enum mx8_status status = MX8_OK;
             for (int side = 0; side < 2; side++) {
-                out[side] = make_outputs(&shape, &geometry, ROWS, rule, NULL);
+                out[side] = make_outputs(&shape, 1, &geometry, ROWS, rule, NULL);
                 for (int i = 0; i < 3; i++) stored[side][i] = make_buffer(size[i], CUDA_POISON);
                 norm.y = stored[side][0];
                 norm.rstd = stored[side][1];
@@ -355,6 +421,6 @@ static void test_norm_codes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cuda_unit_test(test_made_codes_are_stored_codes),
-        cuda_unit_test(test_gradient_codes), cuda_unit_test(test_norm_codes)};
+        cuda_unit_test(test_codes_of_floats), cuda_unit_test(test_gradient_codes), cuda_unit_test(test_norm_codes)};
     return cmocka_run_group_tests(tests, open_cuda, close_cuda);
 }

@@ -17,6 +17,18 @@ ends 20
 has err 'rank 0: waited [0-9.]+ s; no sign of life from rank 2'
 has err 'rank 1: waited [0-9.]+ s; no sign of life from rank 2'
 
+# All stand still for longer than the limit, as when a machine sleeps: nobody is to blame, and the job goes on.
+start 2 --training.global_batch_size=2 --comm.train_timeout_seconds=2
+both="$(find_rank 0) $(find_rank 1)"
+for p in $both; do kill -STOP "$p"; done
+sleep 4
+lines=$(grep -c "" long/metrics.jsonl)
+for p in $both; do kill -CONT "$p"; done
+for _ in $(seq 1 100); do [ "$(grep -c "" long/metrics.jsonl)" -gt $((lines + 2)) ] && break || sleep 0.1; done
+[ "$(grep -c "" long/metrics.jsonl)" -gt $((lines + 2)) ] || fail "no steps after standing still: $(cat err)"
+kill -TERM "$(find_rank 0)"
+ends 30
+
 # More than ten times slower than the others: it stands still most of the time.
 start 2 --training.global_batch_size=2 --comm.train_timeout_seconds=20
 slow=$(find_rank 1)

@@ -186,6 +186,8 @@ static enum mx8_status start_exchange(struct mx8_comm *c, const struct mx8_part 
 
 /* ---- waiting ---- */
 
+static const double STOOD_STILL = 1; /* seconds between two looks: this process was stopped, or the machine slept */
+
 /* Progress, and whether another rank asks who is alive. */
 static void look_around(struct world *w) {
     int found = 0;
@@ -281,11 +283,14 @@ static enum mx8_status wait(struct mx8_comm *c, int32_t *ticket) {
     struct world *w = g->w;
     struct operation *o = &w->operation[*ticket - 1];
     int done = 0;
-    const double begin = get_seconds();
+    double begin = get_seconds(), last = begin;
     for (int32_t spins = 0;; spins++) {
         TRY(check(w, MPI_Testall(o->requests, o->request, &done, MPI_STATUSES_IGNORE), "Testall"));
         if (done) break;
-        const double waited = get_seconds() - begin;
+        const double now = get_seconds();
+        if (now - last > STOOD_STILL) begin += now - last; /* the others may have been stopped with this process */
+        last = now;
+        const double waited = now - begin;
         look_around(w);
         if (waited > w->timeout || w->asked) return name_silent_ranks(w, o, waited);
         pause_a_little(spins);

@@ -24,6 +24,31 @@ enum mx8_status choose_output(const struct mx8_exec *x, const struct mx8_gemm_jo
     return launch<Config<KIND, SC, F32_ADD, TA, TB>>(x, j);
 }
 
+// A dense weight gradient is a K-grouped product of one group: the same instance serves both.
+bool is_k_kind(const struct mx8_gemm_job *j) { return j->mode == MX8_GEMM_K_GROUPS || (j->mode == MX8_GEMM_DENSE && j->c_dtype == MX8_F32); }
+
+// Whether the context's scratch holds a dense product's prepared scales (see prepare).
+bool scales_fit(const struct mx8_exec *x, const struct mx8_gemm_job *j) {
+    using namespace sm90;
+    const int64_t kq = is_k_kind(j) ? Config<K_GROUPS, S32, F32>::KQ : Config<M_GROUPS, S32, F32>::KQ;
+    const int64_t nb = j->b.tile >= 32 ? Config<M_GROUPS, S32, F32>::NB : Config<M_GROUPS, S1, F32>::NB;
+    const int64_t lines = first_scale(j->M, 1) + 4 + ((j->N + nb - 1) / nb + 3) / 4 * 4;
+    return (uint64_t)(lines * ((j->K + kq - 1) / kq) + 32) * 4 <= x->scratch_bytes;
+}
+
+// By two halves of C's rows, in whole tiles.
+enum mx8_status split_rows(const struct mx8_exec *x, const struct mx8_gemm_job *j) {
+    struct mx8_gemm_job first = *j, second = *j;
+    first.M = (j->M / 2 + 255) / 256 * 256;
+    second.M -= first.M;
+    first.a.gs = second.a.gs = 0;
+    second.a.data = (const uint8_t *)j->a.data + first.M * j->a.ls;
+    second.a.scales += first.M * j->a.sls;
+    second.c = (uint8_t *)j->c + first.M * j->c_ls * (j->c_dtype == MX8_BF16 ? 2 : 4);
+    const enum mx8_status s = cuda_gemm_sm90(x, &first);
+    return s == MX8_OK ? cuda_gemm_sm90(x, &second) : s;
+}
+
 // The three products of grouped bf16 linears: forward, input gradient, weight gradient.
 enum mx8_status choose_bf16(const struct mx8_exec *x, const struct mx8_gemm_job *j) {
     using namespace sm90;
@@ -53,11 +78,10 @@ enum mx8_status cuda_gemm_sm90(const struct mx8_exec *x, const struct mx8_gemm_j
     if (j->bias && (j->accumulate || j->mode == MX8_GEMM_K_GROUPS)) return MX8_UNSUPPORTED;
     if (j->a.dtype == MX8_BF16) return choose_bf16(x, j);
     if (!takes_mx(&j->a, j->M) || !takes_mx(&j->b, j->N)) return MX8_UNSUPPORTED;
+    if (j->mode == MX8_GEMM_DENSE && j->M > 512 && !scales_fit(x, j)) return split_rows(x, j);
     if (j->bias) return cuda_gemm_bias_sm90(x, j);
-    // A dense weight gradient is a K-grouped product of one group: the same instance serves both.
-    const bool k_kind = j->mode == MX8_GEMM_K_GROUPS || (j->mode == MX8_GEMM_DENSE && j->c_dtype == MX8_F32);
     // A K-block that reaches into the next group would multiply its codes: groups must be padded to whole K-blocks.
     if (j->mode == MX8_GEMM_K_GROUPS && (j->padding == 0 || j->padding % Config<K_GROUPS, S32, F32>::KB != 0)) return MX8_UNSUPPORTED;
-    if (k_kind) return j->b.tile >= 32 ? choose_output<K_GROUPS, S32>(x, j) : choose_output<K_GROUPS, S1>(x, j);
+    if (is_k_kind(j)) return j->b.tile >= 32 ? choose_output<K_GROUPS, S32>(x, j) : choose_output<K_GROUPS, S1>(x, j);
     return j->b.tile >= 32 ? choose_output<M_GROUPS, S32>(x, j) : choose_output<M_GROUPS, S1>(x, j);
 }

@@ -44,7 +44,7 @@ struct Walk {
     }
 };
 
-// What fills the slots. Piece s of a tile is column half s/2, row half s%2; `slot` and `parity` say where the n-th tile's
+// What fills the slots; `direct` is one whose threads bring the values in registers. Piece s of a tile is column half s/2, row half s%2; `slot` and `parity` say where the n-th tile's
 // piece s comes and in which phase of the slot's barrier. The first `threads` threads call: `start` once, `begin` at each
 // tile, `after_a` when pass A of piece s is over (where `early`), `freed` when pass B is.
 __device__ __forceinline__ void load_piece(const CUtensorMap *m, uint32_t bar, uint32_t dst, const Tile &tile, int s, int rows) {
@@ -57,7 +57,7 @@ __device__ __forceinline__ void load_piece(const CUtensorMap *m, uint32_t bar, u
 // Six pieces in a ring.
 template <class SOURCE> struct Ring {
     static constexpr int threads = 1, arrivals = 1;
-    static constexpr bool early = false;
+    static constexpr bool early = false, direct = false;
     static __device__ int slot(unsigned tile, int s) { return (tile * 4 + s) % SLOTS; }
     static __device__ int parity(unsigned tile, int s) { return (tile * 4 + s) / SLOTS & 1; }
     const CUtensorMap *map; uint32_t slots, bars;
@@ -79,7 +79,7 @@ template <class SOURCE> struct Ring {
 // use. (TMA copies of single rows take 47 ns each, one after the other: a third of this speed.)
 template <class SOURCE> struct Gather {
     static constexpr int threads = 512, arrivals = 512;
-    static constexpr bool early = false;
+    static constexpr bool early = false, direct = false;
     static __device__ int slot(unsigned tile, int s) { return (tile * 4 + s) % SLOTS; }
     static __device__ int parity(unsigned tile, int s) { return (tile * 4 + s) / SLOTS & 1; }
     const SOURCE &source; uint32_t slots, bars;
@@ -111,11 +111,43 @@ template <class SOURCE> struct Gather {
     __device__ void after_a(int) {}
 };
 
+// Values that threads read for themselves, a piece ahead of use: in registers, because in f32 a tile does not fit the slots.
+// SOURCE::Eight holds eight neighbours as they are stored; `read` brings them, `eight` makes them bf16.
+template <class SOURCE> struct Direct {
+    static constexpr int threads = 512, arrivals = 1;
+    static constexpr bool early = false, direct = true;
+    static __device__ int slot(unsigned, int s) { return s; }
+    const SOURCE &source;
+    Walk walk; Tile tile; unsigned unit; bool more; typename SOURCE::Eight ahead[4];
+    __device__ Direct(const Job &p, const CUtensorMap *, const CUtensorMap *, const SOURCE &o, uint32_t, uint32_t) : source(o), walk(p), unit(blockIdx.x) {
+        more = walk.seek(unit, &tile);
+    }
+    __device__ __forceinline__ void read(int s) {
+        const int col = tile.col + s / 2 * 128 + threadIdx.x % 16 * 8, down = s % 2 * 128 + threadIdx.x / 16 * 4;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (more && down + i < tile.rows && col < walk.p.cols) source.read(&ahead[i], tile.batch, tile.row + down + i, col);
+            else ahead[i] = {};
+        }
+    }
+    __device__ void start() { read(0); }
+    __device__ void begin() {}
+    // What was read ahead of piece s, zeros outside the matrix; then the next piece's reads begin.
+    __device__ __forceinline__ void take(uint4 *values, int s) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) values[i] = SOURCE::eight(ahead[i]);
+        if (s == 3) more = walk.seek(unit += gridDim.x, &tile);
+        read((s + 1) % 4);
+    }
+    __device__ void after_a(int) {}
+    __device__ void freed(int) {}
+};
+
 // Two matrices: the first one's piece s in slot s, where the values will stand; the second one's in slots 4 and 5, free
 // again after pass A.
 template <class SOURCE> struct Pair {
     static constexpr int threads = 1, arrivals = 1;
-    static constexpr bool early = true;
+    static constexpr bool early = true, direct = false;
     static __device__ int slot(unsigned, int s) { return s; }
     static __device__ int parity(unsigned tile, int) { return tile & 1; }
     static __device__ int second_slot(int s) { return 4 + s % 2; }
@@ -185,7 +217,7 @@ __device__ __forceinline__ void find_maxima(const Job &p, const SOURCE &source, 
     const int t = threadIdx.x, cx = t % 16, ry = t / 16, lane = t % 32;
     uint32_t cm[2][4] = {}, rm[2][2] = {}; // of [column half][pair of columns] and [row half][pair of rows]
     typename SOURCE::Line lines[2][4];
-    if (SOURCE::makes) {
+    if constexpr (SOURCE::makes && !Loader::direct) {
 #pragma unroll
         for (int down = 0; down < 2; down++)
             FOR4 if (FULL || down * 128 + ry * 4 + i < tile.rows) lines[down][i] = source.line(tile.row + down * 128 + ry * 4 + i);
@@ -193,7 +225,9 @@ __device__ __forceinline__ void find_maxima(const Job &p, const SOURCE &source, 
 #pragma unroll
     for (int s = 0; s < 4; s++) {
         const int down = s % 2, across = s / 2, slot = Loader::slot(n, s);
-        ptx::mbar_wait(sm.bars + 8 * slot, Loader::parity(n, s));
+        uint4 taken[4];
+        if constexpr (Loader::direct) loader->take(taken, s);
+        else ptx::mbar_wait(sm.bars + 8 * slot, Loader::parity(n, s));
         const int at = ry * 4 * 256 + cx * 16;
         uint4 *const x = (uint4 *)(sm.slots + slot * PIECE + at);
         const uint4 *second = x;
@@ -203,9 +237,14 @@ __device__ __forceinline__ void find_maxima(const Job &p, const SOURCE &source, 
         }
         uint32_t m[4];
         FOR4 {
-            uint4 v = x[i * 16];
-            if (!FULL && (down * 128 + ry * 4 + i >= tile.rows || tile.col + across * 128 + cx * 8 >= p.cols)) x[i * 16] = v = make_uint4(0, 0, 0, 0);
-            else if (SOURCE::makes) x[i * 16] = v = source.eight(v, second[i * 16], lines[down][i], tile.col + across * 128 + cx * 8);
+            uint4 v;
+            if constexpr (Loader::direct) {
+                x[i * 16] = v = taken[i];
+            } else {
+                v = x[i * 16];
+                if (!FULL && (down * 128 + ry * 4 + i >= tile.rows || tile.col + across * 128 + cx * 8 >= p.cols)) x[i * 16] = v = make_uint4(0, 0, 0, 0);
+                else if (SOURCE::makes) x[i * 16] = v = source.eight(v, second[i * 16], lines[down][i], tile.col + across * 128 + cx * 8);
+            }
             uint32_t *c = cm[across];
             if (COL) { c[0] = max2_abs(c[0], v.x); c[1] = max2_abs(c[1], v.y); c[2] = max2_abs(c[2], v.z); c[3] = max2_abs(c[3], v.w); }
             if (ROW) m[i] = max8_abs(v);
@@ -352,7 +391,7 @@ __device__ __forceinline__ void quantize_tile(const Job &p, const SOURCE &source
         uint8_t *const buffer = sm.buffers + (s & 1) * BUFFER;
         const uint4 rows = ROW ? *(const uint4 *)&sm.row_factor[s % 2 * 128 + t / 16 * 4] : make_uint4(0, 0, 0, 0);
         convert_piece<ROW, COL, COUNT, FULL>(p, rows, sm.col_factor + s / 2 * 64, tile, x, buffer, s % 2 * 128, s / 2 * 128, row_to, encoder);
-        if (SOURCE::makes || !FULL) ptx::fence_async(); // what pass A wrote here comes before TMA's next bytes
+        if (!Loader::direct && (SOURCE::makes || !FULL)) ptx::fence_async(); // what pass A wrote here comes before TMA's next bytes
         __syncthreads();
         if (t < Loader::threads) loader->freed(s);
         if (COL) store_columns<FULL>(p, tile, buffer, s % 2 * 128, s / 2 * 128, col_to);

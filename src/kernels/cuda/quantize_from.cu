@@ -1,5 +1,5 @@
 // Quantizers of values that are made while they pass through. The codes are those of the kernel that stores the values in
-// bf16 (swiglu.cu, permute.cu, loss.cu), followed by the quantizer. Bytes per element: what the source reads (2; SwiGLU 4)
+// bf16 (swiglu.cu, permute.cu, loss.cu), followed by the quantizer. Bytes per element: what the source reads (2; SwiGLU and floats 4)
 // and 1.03 an orientation; the stored way adds 2 written and 2 read.
 //
 // Columns, with or without rows, are quantize_256's: scale groups of 256. Rows alone need no tile: a warp makes four rows of
@@ -80,6 +80,28 @@ template <bool SCORED> struct Permute {
     }
 };
 
+// f32, rounded: optimizers' master weights.
+struct Floats {
+    static constexpr bool makes = true, pairs = false;
+    typedef Direct<Floats> Loader;
+    struct Line {};
+    struct Eight { float4 a, b; };
+    const float *values; int64_t batch, line;
+    __device__ __forceinline__ void read(Eight *e, int b, int row, int col) const {
+        const float4 *from = (const float4 *)(values + b * batch + row * line + col);
+        e->a = __ldcs(from);
+        e->b = __ldcs(from + 1);
+    }
+    __device__ __forceinline__ static uint4 eight(const Eight &e) {
+        return make_uint4(pair_of(e.a.x, e.a.y), pair_of(e.a.z, e.a.w), pair_of(e.b.x, e.b.y), pair_of(e.b.z, e.b.w));
+    }
+    __device__ __forceinline__ uint4 fetch(const Job &, int b, int row, int col) const {
+        Eight e;
+        read(&e, b, row, col);
+        return eight(e);
+    }
+};
+
 template <class SOURCE>
 enum mx8_status choose_from(const struct mx8_exec *x, const Job &p, const CUtensorMap &map, const CUtensorMap &second, const SOURCE &source) {
     if (p.col_codes || p.row_tile > 1) return fits_256(p) ? choose_256(x, p, map, second, source) : MX8_UNSUPPORTED;
@@ -103,6 +125,12 @@ enum mx8_status quantize_swiglu(const struct mx8_exec *x, const struct mx8_quant
     return choose_from(x, p, gate, up, Swiglu{(const __nv_bfloat16 *)s->b, s->b_ls});
 }
 
+enum mx8_status quantize_floats(const struct mx8_exec *x, const struct mx8_quant_source *s, const Job &p) {
+    const CUtensorMap none = {};
+    if (((uintptr_t)s->a | (uintptr_t)(s->a_ls * 4) | (uintptr_t)(s->a_bs * 4)) % 16) return MX8_UNSUPPORTED;
+    return choose_from(x, p, none, none, Floats{(const float *)s->a, s->a_bs, s->a_ls});
+}
+
 enum mx8_status quantize_permute(const struct mx8_exec *x, const struct mx8_quant_source *s, const Job &p) {
     const CUtensorMap none = {};
     return s->weights ? choose_from(x, p, none, none, Permute<true>{s->order, s->weights, s->k})
@@ -114,12 +142,14 @@ enum mx8_status quantize_permute(const struct mx8_exec *x, const struct mx8_quan
 enum mx8_status cuda_quantize_from(const struct mx8_exec *x, const struct mx8_quant_source *s, const struct mx8_quant_job *j) {
     struct mx8_quant_job with_source = *j;
     with_source.src = s->a;
+    with_source.src_stride[0] = s->a_bs;
     with_source.src_stride[1] = s->a_ls;
     with_source.src_stride[2] = 1;
-    if (backend_of(x)->capability != 90 || j->batch != 1 || (!j->row_codes && !j->col_codes) || !fused::takes(&with_source)) return MX8_UNSUPPORTED;
+    if (backend_of(x)->capability != 90 || (j->batch != 1 && s->kind != MX8_FROM_FLOATS) || (!j->row_codes && !j->col_codes) || !fused::takes(&with_source)) return MX8_UNSUPPORTED;
     const fused::Job p = fused::make_job(&with_source);
     const enum mx8_status status = s->kind == MX8_FROM_SOFTMAX  ? fused::quantize_softmax(x, s, p)
                                    : s->kind == MX8_FROM_SWIGLU ? fused::quantize_swiglu(x, s, p)
+                                   : s->kind == MX8_FROM_FLOATS ? fused::quantize_floats(x, s, p)
                                                                 : fused::quantize_permute(x, s, p);
     return status == MX8_OK && p.n_groups > 0 ? fused::finish(x, p) : status;
 }
