@@ -130,6 +130,27 @@ void mx8i_unlock_file(int fd) {
     if (fd >= 0) close(fd); /* the lock goes with the last descriptor */
 }
 
+enum mx8_status mx8i_check_folder(const char *path, const char *what) {
+    struct stat info;
+    char *at = mx8i_copy_text(path);
+    if (!at) return MX8_OUT_OF_MEMORY;
+    for (int found = 0; !found;) { /* a part that is missing will be made; "." and "/" never are */
+        found = stat(at, &info) == 0 || (errno != ENOENT && errno != ENOTDIR);
+        char *parent = found ? NULL : get_parent(at);
+        if (found) break;
+        mx8i_release(at);
+        if (!parent) return MX8_OUT_OF_MEMORY;
+        at = parent;
+    }
+    enum mx8_status status = MX8_OK;
+    if (stat(at, &info) == 0 && !S_ISDIR(info.st_mode))
+        status = MX8_FAIL(MX8_IO_ERROR, "%s is %s: %s is a file, expected a folder", what, path, at);
+    else if (access(at, W_OK | X_OK) != 0)
+        status = MX8_FAIL(MX8_IO_ERROR, "%s is %s: cannot write to %s: %s", what, path, at, strerror(errno));
+    mx8i_release(at);
+    return status;
+}
+
 int64_t mx8i_get_free_space(const char *path) {
     struct statvfs info;
     return statvfs(path, &info) == 0 ? (int64_t)info.f_bavail * (int64_t)info.f_frsize : -1;

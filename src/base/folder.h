@@ -19,6 +19,9 @@ enum mx8_status mx8i_remove_tree(const char *path);
  * ends. BUSY is told by *fd == -1 with MX8_OK. File systems without locks: *fd is a lock that nobody else sees. */
 enum mx8_status mx8i_lock_file(const char *path, int *fd);
 void mx8i_unlock_file(int fd);
+/* Whether mx8i_make_folders and a new file there can succeed, as far as can be told without making anything: the nearest
+ * folder that exists is one, and this process may write to it. `what` names the setting in the message. */
+enum mx8_status mx8i_check_folder(const char *path, const char *what);
 /* Bytes that this process can still write there; -1 when unknown. */
 int64_t mx8i_get_free_space(const char *path);
 

@@ -103,6 +103,11 @@ static enum mx8_status convert_source(
     return status == MX8_OK ? copy_companions(s->path, out, log) : status;
 }
 
+/* "hf/" is the folder "hf": its name stands before the files' in what is printed. */
+static void drop_slashes(char *path) {
+    for (size_t n = strlen(path); n > 1 && path[n - 1] == '/'; n--) path[n - 1] = 0;
+}
+
 static enum mx8_status convert(
     const struct mx8_options *o, const char *in, const char *out, const struct mx8_log *log) {
     struct mx8_model_config config;
@@ -131,10 +136,13 @@ int mx8i_run_convert(int argc, char **argv) {
     if (!mx8i_parse_command(
             &o, table, count, argc, argv, paths, &n_paths, 2, 2, "what to read and a folder to write", &code))
         return code;
+    char *out = mx8i_copy_text(paths[1]);
+    if (out) drop_slashes(out);
     if (!mx8i_is_set(&o, "to"))
         code = mx8i_report_usage("convert", "needs --to hf, torchtitan or mxfp8");
-    else if (convert(&o, paths[0], paths[1], &log) != MX8_OK)
-        code = mx8i_report_failure("convert", MX8_IO_ERROR, MX8_EXIT_FAILURE);
+    else if (!out || convert(&o, paths[0], out, &log) != MX8_OK)
+        code = mx8i_report_failure("convert", out ? MX8_IO_ERROR : MX8_OUT_OF_MEMORY, MX8_EXIT_FAILURE);
+    mx8i_release(out);
     mx8i_close_options(&o);
     return code;
 }

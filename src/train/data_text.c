@@ -1,5 +1,6 @@
 /* Text as a token stream: every byte is its own token, every file a document between BOS and EOS, files in the byte
  * order of their paths, so that the same files give the same stream on every machine. */
+#include <stdio.h>
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
@@ -43,7 +44,21 @@ static int64_t count_bytes(const struct mx8_source *s) {
     return s->total - 2 * s->n_parts;
 }
 
-/* The file becomes the next document, as far as the limit allows; an empty one is none. */
+/* Whether a file begins like no text: with a zero byte among the first, as git tells them apart. */
+static enum mx8_status find_zero_byte(
+    const struct mx8_source *s, const struct mx8_data_part *p, int64_t size, int *found) {
+    uint8_t start[4096];
+    const int64_t n = size < (int64_t)sizeof start ? size : (int64_t)sizeof start;
+    if (p->bytes)
+        memcpy(start, p->bytes, (size_t)n);
+    else
+        MX8_TRY(mx8i_read_data_file(s->files, p->file, 0, start, (size_t)n));
+    *found = n > 0 && memchr(start, 0, (size_t)n);
+    return MX8_OK;
+}
+
+/* The file becomes the next document, as far as the limit allows; an empty one is none, and in a folder one that is no
+ * text. A file that was named by itself is taken as it is. */
 static enum mx8_status add_document(struct mx8_source *s, const char *path, struct mx8_data_part *p) {
     const int64_t limit = s->options->max_bytes > 0 ? s->options->max_bytes - count_bytes(s) : INT64_MAX;
     const int64_t size = s->files->file[p->file].size < limit ? s->files->file[p->file].size : limit;
@@ -52,7 +67,14 @@ static enum mx8_status add_document(struct mx8_source *s, const char *path, stru
         p->bytes = mx8i_allocate((size_t)size, path);
         status = p->bytes ? mx8i_read_data_file(s->files, p->file, 0, p->bytes, (size_t)size) : MX8_OUT_OF_MEMORY;
     }
-    if (size < KEEP_BELOW) mx8i_drop_data_file(s->files);
+    int is_binary = 0;
+    if (status == MX8_OK && mx8i_is_folder(s->path)) status = find_zero_byte(s, p, size, &is_binary);
+    if (size < KEEP_BELOW || is_binary) mx8i_drop_data_file(s->files);
+    if (is_binary) {
+        mx8i_release(p->bytes);
+        s->binary++;
+        return status;
+    }
     s->full = size == limit;
     p->width = 1;
     p->count = size + 2;
@@ -68,13 +90,16 @@ enum mx8_status mx8i_open_text(struct mx8_source *s) {
     int64_t count;
     MX8_TRY(mx8i_add_data_parts(s, NULL, add_document, &count));
     if (s->n_parts == 0)
-        return MX8_FAIL(
-            MX8_FORMAT_ERROR, "%s: no text, %lld empty file%s", s->path, (long long)count, count == 1 ? "" : "s");
+        return MX8_FAIL(MX8_FORMAT_ERROR, "%s: no text, %lld empty file%s, %lld with zero bytes", s->path,
+            (long long)(count - s->binary), count - s->binary == 1 ? "" : "s", (long long)s->binary);
 
     double bytes = (double)count_bytes(s);
     const char *unit = bytes < 1e6 ? "kB" : "MB";
-    s->description = mx8i_format_text("%lld %s, %.1f %s of text under %s", (long long)s->n_parts,
-        s->n_parts == 1 ? "file" : "files", bytes / (bytes < 1e6 ? 1e3 : 1e6), unit, s->path);
+    char left_out[80] = "";
+    if (s->binary)
+        snprintf(left_out, sizeof left_out, " (left out: %lld with zero bytes, no text)", (long long)s->binary);
+    s->description = mx8i_format_text("%lld %s, %.1f %s of text under %s%s", (long long)s->n_parts,
+        s->n_parts == 1 ? "file" : "files", bytes / (bytes < 1e6 ? 1e3 : 1e6), unit, s->path, left_out);
     s->ids = (struct mx8_ids){.tokenizer = "bytes", .vocabulary = MX8_EOS + 1, .document_end = MX8_EOS};
     s->read = read_text;
     return MX8_OK;

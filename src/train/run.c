@@ -2,6 +2,7 @@
 #include "train/parallel.h"
 #include "train/run.h"
 #include "base/error.h"
+#include "base/folder.h"
 #include "base/memory.h"
 #include "train/describe.h"
 #include "train/logline.h"
@@ -18,6 +19,8 @@ static enum mx8_status allocate_host(struct mx8_run *r) {
 
 enum mx8_status mx8i_open_run(struct mx8_run *r) {
     const struct mx8_job *job = r->job;
+    if (mx8i_is_first_rank(job) || job->save_for_all_ranks)
+        MX8_TRY(mx8i_check_folder(job->dump_folder, "job.dump_folder"));
     MX8_TRY(mx8i_begin_compiling(job, r->ctx, &r->compiled));
     MX8_TRY(mx8i_plan_model(&job->config, &job->recipe, &job->model, &r->model));
     r->memory = mx8i_count_job_bytes(job, mx8i_get_memory_plan(r->model, r->ctx));

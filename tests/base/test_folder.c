@@ -119,12 +119,33 @@ static void test_lock(void **state) {
     assert_status(mx8i_lock_file(in_root("none/lock"), &fd), MX8_IO_ERROR);
 }
 
+static void test_check(void **state) {
+    (void)state;
+    assert_ok(mx8i_make_folders(in_root("check")));
+    touch(in_root("check/file"));
+    assert_ok(mx8i_check_folder(in_root("check"), "it"));
+    assert_ok(mx8i_check_folder(in_root("check/a/b"), "it"));
+    assert_ok(mx8i_check_folder("nowhere/yet", "it"));
+    assert_false(mx8i_is_folder(in_root("check/a"))); /* nothing is made */
+    static const char *const files[] = {"check/file", "check/file/a/b"};
+    for (int i = 0; i < 2; i++) {
+        assert_status(mx8i_check_folder(in_root(files[i]), "it"), MX8_IO_ERROR);
+        assert_message("check/file is a file, expected a folder");
+    }
+    if (geteuid() == 0) return; /* root may write everywhere */
+    assert_int_equal(chmod(in_root("check"), 0555), 0);
+    assert_status(mx8i_check_folder(in_root("check/a"), "it"), MX8_IO_ERROR);
+    assert_message("cannot write to");
+    assert_int_equal(chmod(in_root("check"), 0755), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_list),
         cmocka_unit_test(test_remove_and_rename),
         cmocka_unit_test(test_sync),
         cmocka_unit_test(test_lock),
+        cmocka_unit_test(test_check),
     };
     return cmocka_run_group_tests(tests, make_root, remove_root);
 }

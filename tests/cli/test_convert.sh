@@ -10,7 +10,8 @@ has out 'Saved step 2 as a Hugging Face model to run/hf/step-2$'
 weights=run/checkpoint/step-2
 
 # a checkpoint tells its architecture; a file without metadata does not
-expect 0 convert $weights hf --to hf
+expect 0 convert $weights hf// --to hf
+has out 'hf/model\.safetensors'
 has out "torchtitan's names, demo as Llama4ForCausalLM in bf16"
 has hf/config.json '"Llama4ForCausalLM"'
 cmp hf/model.safetensors run/hf/step-2/model.safetensors || fail "last_save_in_hf wrote something else"

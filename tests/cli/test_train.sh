@@ -45,6 +45,11 @@ has out 'layers\.\*\.attention\.wk\.weight .*kept'
 expect 1 train $tiny --training.steps=1 --job.dump_folder=bad --model.converters=mx --mx.filter_fqns=nowhere
 has err 'nowhere'
 
+# A folder that cannot be written to is told before anything is set up.
+: >taken
+expect 1 train $tiny --training.steps=1 --job.dump_folder=taken/run
+has err 'job\.dump_folder is taken/run: taken is a file, expected a folder'
+
 # The memory plan, and nothing else.
 expect 0 train $tiny --dry-run --job.dump_folder=dry
 has out '^total'

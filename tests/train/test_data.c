@@ -67,6 +67,38 @@ static void test_short_and_long_text(void **state) {
     remove_folder(&f);
 }
 
+/* In a folder, what begins like no text is left out, short or long; a file that is named is taken. */
+static void test_binary_files(void **state) {
+    (void)state;
+    enum { LONG = (1 << 20) + 5 };
+    struct folder f = make_folder();
+    struct mx8_data *d;
+    int32_t tokens[SEQ], targets[SEQ];
+    char *bytes = calloc(LONG, 1);
+    assert_non_null(bytes);
+    bytes[0] = 'x';
+    write_file(in_folder(&f, "0"), bytes, 9);
+    write_file(in_folder(&f, "1"), bytes, LONG);
+    assert_status(open_data("text", f.path, 0, SEQ, V, 0, &d), MX8_FORMAT_ERROR);
+    assert_message("no text, 0 empty files, 2 with zero bytes");
+    memset(bytes, 'y', LONG);
+    write_file(in_folder(&f, "2"), bytes, LONG);
+    write_file(in_folder(&f, "3"), "\0", 1);
+    free(bytes);
+    assert_ok(open_data("text", f.path, 0, SEQ, V, 0, &d));
+    assert_non_null(strstr(mx8i_describe_data(d), "1 file, 1.0 MB of text"));
+    assert_non_null(strstr(mx8i_describe_data(d), "(left out: 3 with zero bytes, no text)"));
+    assert_ok(mx8i_read_sample(d, 0, tokens, targets, NULL));
+    assert_int_equal(targets[0], 'y');
+    mx8i_close_data(d);
+    assert_ok(open_data("text", in_folder(&f, "0"), 0, 4, V, 0, &d));
+    assert_ok(mx8i_read_sample(d, 0, tokens, targets, NULL));
+    assert_int_equal(targets[0], 'x');
+    assert_int_equal(targets[1], 0);
+    mx8i_close_data(d);
+    remove_folder(&f);
+}
+
 static void test_text_errors(void **state) {
     (void)state;
     struct folder f = make_folder();
@@ -204,6 +236,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_short_and_long_text),
+        cmocka_unit_test(test_binary_files),
         cmocka_unit_test(test_text_errors),
         cmocka_unit_test(test_shards),
         cmocka_unit_test(test_lying_shards),

@@ -299,19 +299,22 @@ __device__ __forceinline__ void store_row_scale(const Job &p, const Tile &tile, 
     store_scales<8>(to, p.rs_block, b * 0x0101010101010101ull, blocks, blocks);
 }
 
+// The pair of columns `col` and `col + 1`, of whose maxima each of 16 warps left one at from[128 i]: their factors; scale bytes
+// go to memory. Half warps call whole: a tile of 32 columns is theirs.
+__device__ __forceinline__ uint32_t scale_columns(const Job &p, const Tile &tile, const uint32_t *from, int col) {
+    uint32_t m = from[0];
+#pragma unroll
+    for (int i = 1; i < 16; i++) m = max2(m, from[i * 128]);
+    if (p.col_tile == 32) m = max_lanes<1, 16>(max2(m, swap2(m)));
+    const uint32_t b0 = byte_of(m & 0xFFFF, p.rule), b1 = byte_of(m >> 16, p.rule);
+    store_column_scales(p, tile, col, b0, b1);
+    return lows(factor_of(b0), factor_of(b1));
+}
+
 // Between the passes: maxima become factors here and scale bytes in memory.
 template <bool ROW, bool COL> __device__ __forceinline__ void make_scales(const Job &p, const Shared &sm, const Tile &tile) {
     const int t = threadIdx.x;
-    if (COL && t < 128) { // columns 2t and 2t + 1
-        const uint32_t *from = sm.warp_max() + t;
-        uint32_t m = from[0];
-#pragma unroll
-        for (int i = 1; i < 16; i++) m = max2(m, from[i * 128]);
-        if (p.col_tile == 32) m = max_lanes<1, 16>(max2(m, swap2(m)));
-        const uint32_t b0 = byte_of(m & 0xFFFF, p.rule), b1 = byte_of(m >> 16, p.rule);
-        sm.col_factor[t] = lows(factor_of(b0), factor_of(b1));
-        store_column_scales(p, tile, tile.col + 2 * t, b0, b1);
-    }
+    if (COL && t < 128) sm.col_factor[t] = scale_columns(p, tile, sm.warp_max() + t, tile.col + 2 * t);
     if (ROW && t >= 256) { // row t - 256
         const int r = t - 256;
         uint32_t m = sm.row_factor[r];

@@ -140,20 +140,6 @@ __device__ __forceinline__ void agree_on_rows(const Jobs &jobs, const Board &boa
     if (r < tile.rows) store_row_scale(p, tile, r, rank ? b1 : b0);
 }
 
-// Pair `t` of columns: 64 of dgate's, 64 of dup's. `tile` has this CTA's columns.
-__device__ __forceinline__ void scale_columns(const Jobs &jobs, const Board &board, const Tile &tile) {
-    const int t = threadIdx.x;
-    const Job &p = jobs.of[t / 64];
-    const uint32_t *from = board.warp_max() + t;
-    uint32_t m = from[0];
-#pragma unroll
-    for (int i = 1; i < 16; i++) m = max2(m, from[i * 128]);
-    if (p.col_tile == 32) m = max_lanes<1, 16>(max2(m, swap2(m)));
-    const uint32_t b0 = byte_of(m & 0xFFFF, p.rule), b1 = byte_of(m >> 16, p.rule);
-    board.col_factor[t] = lows(factor_of(b0), factor_of(b1));
-    store_column_scales(p, tile, tile.col + t % 64 * 2, b0, b1);
-}
-
 // The n-th tile of the cluster; `tile` has the cluster's columns, `mine` this CTA's.
 template <bool COUNT, bool FULL>
 __device__ __forceinline__ void quantize_pair(const Jobs &jobs, const Board &board, const Tile &tile, const Tile &mine, unsigned n, int rank,
@@ -167,7 +153,8 @@ __device__ __forceinline__ void quantize_pair(const Jobs &jobs, const Board &boa
         feeder->load(2 * DH + 1);
     }
     if (t >= 256) agree_on_rows(jobs, board, tile, n, rank);
-    else if (t < 128) scale_columns(jobs, board, mine);
+    else if (t < 128) // 64 pairs of dgate's columns, 64 of dup's
+        board.col_factor[t] = scale_columns(jobs.of[t / 64], mine, board.warp_max() + t, mine.col + t % 64 * 2);
     __syncthreads();
 #pragma unroll 1
     for (int s = 0; s < 2; s++) { // upper and lower half of dgate and of dup
