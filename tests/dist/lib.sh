@@ -10,7 +10,7 @@ make_corpus
 job="--model.dim=64 --model.n_layers=2 --model.n_heads=2 --model.n_kv_heads=1 --moe.num_experts=4 --moe.top_k=2
     --training.seq_len=32 --training.local_batch_size=1 --training.global_batch_size=12 --training.dataset_path=corpus
     --training.steps=20 --training.mixed_precision_param=float32 --lr_scheduler.warmup_steps=2 --metrics.log_freq=10
-    --comm.init_timeout_seconds=20 --comm.train_timeout_seconds=20"
+    --comm.init_timeout_seconds=90 --comm.train_timeout_seconds=90"
 
 # ranks CODE N FOLDER FLAGS...: a job of N processes; CODE ok or fails.
 ranks() {
@@ -18,7 +18,7 @@ ranks() {
     shift 3
     code=0
     # shellcheck disable=SC2086 # a list of words
-    timeout 120 sh "$ranks_script" "$build" "$n" "$mx8" train $job --job.dump_folder="$folder" "$@" >out 2>err </dev/null || code=$?
+    timeout 300 sh "$ranks_script" "$build" "$n" "$mx8" train $job --job.dump_folder="$folder" "$@" >out 2>err </dev/null || code=$?
     if [ "$code" = 77 ]; then
         cat out
         exit 77
@@ -48,13 +48,13 @@ start() {
     # shellcheck disable=SC2086
     sh "$ranks_script" "$build" "$n" "$mx8" train $job --job.dump_folder=long --training.steps=1000000 "$@" >out 2>err </dev/null &
     job_pid=$!
-    for _ in $(seq 1 200); do
+    for _ in $(seq 1 1200); do
         lines=$(grep -c "" long/metrics.jsonl 2>/dev/null) || true
         [ "${lines:-0}" -ge 3 ] && return
         kill -0 $job_pid 2>/dev/null || fail "the job ended by itself"
         sleep 0.1
     done
-    fail "no step within 20 s"
+    fail "no step within 120 s"
 }
 
 # find_rank N: process of that rank below mpirun.
