@@ -20,7 +20,12 @@ struct backward_plan {
     struct mx8_plane dy_cols, x_cols; /* for dw */
     int32_t *ends;
     int make_dy_rows, make_w_cols, make_dy_cols, make_x_cols;
+    int in_strips; /* dy_rows and dy_cols hold a strip: so many rows, or columns, of dy */
+    int64_t rows, cols;
 };
+
+int64_t mx8i_most_dy_codes = (int64_t)1 << 30;
+enum { STRIP_UNIT = 256 }; /* every scale group and tile divides it */
 
 static int is_quantized(const struct mx8_product *p) {
     return p->options->precision == MX8_PRECISION_MXFP8;
@@ -91,12 +96,30 @@ static size_t plan_forward(const struct mx8_product *p, void *workspace, struct 
     return c.used;
 }
 
+/* Of n lines of `length` elements, in equal strips. */
+static int64_t cut_strip(int64_t n, int64_t length) {
+    const int64_t elements = mx8i_multiply_sizes(n, length), strips = (elements - 1) / mx8i_most_dy_codes + 1;
+    const int64_t strip = mx8i_round_up((n - 1) / strips + 1, STRIP_UNIT);
+    return strip < n ? strip : n;
+}
+
+static void plan_strips(const struct mx8_product *p, int wanted, struct backward_plan *plan) {
+    plan->rows = p->M;
+    plan->cols = p->N;
+    plan->in_strips = p->groups == 0 && wanted == (MX8I_WANT_DX | MX8I_WANT_DW) && is_wgrad_quantized(p) && !p->dy_source &&
+                      !mx8i_has_codes(&p->dyq) && !mx8i_has_codes(&p->dyq_t) &&
+                      mx8i_multiply_sizes(p->M, p->N) > mx8i_most_dy_codes;
+    if (!plan->in_strips) return;
+    plan->rows = cut_strip(p->M, p->N);
+    plan->cols = cut_strip(p->N, p->M);
+}
+
 static void plan_dgrad(const struct mx8_product *p, struct mx8_carver *c, struct backward_plan *plan) {
     struct mx8_style x = mx8i_get_style(p->options, 0), w = mx8i_get_style(p->options, 1);
     int over_middle = p->groups > 0;
     plan->make_dy_rows = !mx8i_has_codes(&p->dyq);
     plan->make_w_cols = !mx8i_has_codes(&p->wq_t);
-    plan->dy_rows = plan->make_dy_rows ? mx8i_carve_plane(c, p->M, p->N, x) : mx8i_view_plane(&p->dyq, 0, x);
+    plan->dy_rows = plan->make_dy_rows ? mx8i_carve_plane(c, plan->rows, p->N, x) : mx8i_view_plane(&p->dyq, 0, x);
     plan->w_cols = plan->make_w_cols ? mx8i_carve_weights(c, count_matrices(p), p->K, p->N, over_middle, w)
                                      : mx8i_view_plane(&p->wq_t, over_middle, w);
 }
@@ -106,7 +129,7 @@ static void plan_wgrad(const struct mx8_product *p, struct mx8_carver *c, struct
     int64_t depth = find_padded_depth(p);
     plan->make_dy_cols = !mx8i_has_codes(&p->dyq_t);
     plan->make_x_cols = !mx8i_has_codes(&p->xq_t);
-    plan->dy_cols = plan->make_dy_cols ? mx8i_carve_plane(c, p->N, depth, dy) : mx8i_view_plane(&p->dyq_t, 0, dy);
+    plan->dy_cols = plan->make_dy_cols ? mx8i_carve_plane(c, plan->cols, depth, dy) : mx8i_view_plane(&p->dyq_t, 0, dy);
     plan->x_cols = plan->make_x_cols ? mx8i_carve_plane(c, p->K, depth, x) : mx8i_view_plane(&p->xq_t, 0, x);
     if (p->groups == 0) return;
     if (plan->make_dy_cols || plan->make_x_cols)
@@ -118,9 +141,12 @@ static void plan_wgrad(const struct mx8_product *p, struct mx8_carver *c, struct
 static size_t plan_backward(const struct mx8_product *p, int wanted, void *workspace, struct backward_plan *plan) {
     struct mx8_carver c = {workspace, 0};
     *plan = (struct backward_plan){0};
+    plan_strips(p, wanted, plan);
     if (is_quantized(p) && (wanted & MX8I_WANT_DX)) plan_dgrad(p, &c, plan);
+    const size_t first = c.used;
+    if (plan->in_strips) c.used = 0; /* dx is finished when dw begins */
     if (is_wgrad_quantized(p) && (wanted & MX8I_WANT_DW)) plan_wgrad(p, &c, plan);
-    return c.used;
+    return c.used > first ? c.used : first;
 }
 
 size_t mx8i_size_forward(const struct mx8_product *p) {
@@ -186,6 +212,22 @@ static enum mx8_status quantize_dy(
     return mx8i_run_quant(ctx, &j);
 }
 
+/* Rows (axis 0) or columns (axis 1) [first, first + count) of dy, in the orientation that they decide alone. */
+static enum mx8_status quantize_strip(struct mx8_context *ctx, const struct mx8_product *p,
+    const struct backward_plan *plan, int axis, int64_t first, int64_t count) {
+    struct mx8_tensor strip = *p->dy;
+    strip.data = (char *)strip.data + first * strip.stride[axis] * (int64_t)mx8_get_dtype_size(strip.dtype);
+    strip.shape[axis] = count;
+    struct mx8_quant_job j = mx8i_start_quant(ctx, &strip, mx8i_get_dy_style(p->options));
+    if (axis == 0) {
+        mx8i_emit_rows(&j, &plan->dy_rows);
+    } else {
+        mx8i_emit_cols(&j, &plan->dy_cols);
+        j.saturated = NULL; /* counted by rows */
+    }
+    return mx8i_run_quant(ctx, &j);
+}
+
 /* ---- products ---- */
 
 static struct mx8_gemm_job start_gemm(
@@ -237,14 +279,20 @@ enum mx8_status mx8i_run_forward(
     return multiply(ctx, &j);
 }
 
+/* Rows [first, first + count) of c alone; a product of all has first 0. */
+static void narrow_rows(struct mx8_gemm_job *j, int64_t first, int64_t count) {
+    j->c = (char *)j->c + first * j->c_ls * (int64_t)mx8_get_dtype_size(j->c_dtype);
+    j->M = count;
+}
+
 static enum mx8_status multiply_dx(struct mx8_context *ctx, const struct mx8_product *p,
-    const struct backward_plan *plan, const struct mx8_tensor *dx) {
+    const struct backward_plan *plan, const struct mx8_tensor *dx, int64_t first, int64_t count) {
     struct mx8_gemm_job j = start_gemm(p, MX8_GEMM_M_GROUPS, dx);
-    j.M = p->M;
+    narrow_rows(&j, first, count);
     j.N = p->K;
     j.K = p->N;
     if (is_quantized(p)) {
-        if (plan->make_w_cols) MX8_TRY(quantize_weight_cols(ctx, p, &plan->w_cols));
+        if (plan->make_w_cols && first == 0) MX8_TRY(quantize_weight_cols(ctx, p, &plan->w_cols));
         j.a = mx8i_use_plane(&plan->dy_rows);
         j.b = mx8i_use_plane(&plan->w_cols);
     } else {
@@ -255,14 +303,14 @@ static enum mx8_status multiply_dx(struct mx8_context *ctx, const struct mx8_pro
 }
 
 static enum mx8_status multiply_dw(struct mx8_context *ctx, const struct mx8_product *p,
-    const struct backward_plan *plan, const struct mx8_tensor *dw) {
+    const struct backward_plan *plan, const struct mx8_tensor *dw, int64_t first, int64_t count) {
     struct mx8_gemm_job j = start_gemm(p, MX8_GEMM_K_GROUPS, dw);
-    j.M = p->N;
+    narrow_rows(&j, first, count);
     j.N = p->K;
     j.K = p->M;
     j.accumulate = p->options->accumulate;
     if (is_wgrad_quantized(p)) {
-        if (plan->make_x_cols) MX8_TRY(quantize_token_cols(ctx, p, plan));
+        if (plan->make_x_cols && first == 0) MX8_TRY(quantize_token_cols(ctx, p, plan));
         j.K = plan->x_cols.depth;
         j.a = mx8i_use_plane(&plan->dy_cols);
         j.b = mx8i_use_plane(&plan->x_cols);
@@ -297,13 +345,33 @@ static enum mx8_status sum_columns(
     return MX8_OK;
 }
 
+/* dy twice, a strip of codes at a time. */
+static enum mx8_status multiply_by_strips(struct mx8_context *ctx, const struct mx8_product *p,
+    const struct backward_plan *plan, const struct mx8_tensor *dx, const struct mx8_tensor *dw) {
+    for (int64_t m = 0; m < p->M; m += plan->rows) {
+        const int64_t count = p->M - m < plan->rows ? p->M - m : plan->rows;
+        MX8_TRY(quantize_strip(ctx, p, plan, 0, m, count));
+        MX8_TRY(multiply_dx(ctx, p, plan, dx, m, count));
+    }
+    for (int64_t n = 0; n < p->N; n += plan->cols) {
+        const int64_t count = p->N - n < plan->cols ? p->N - n : plan->cols;
+        MX8_TRY(quantize_strip(ctx, p, plan, 1, n, count));
+        MX8_TRY(multiply_dw(ctx, p, plan, dw, n, count));
+    }
+    return MX8_OK;
+}
+
 enum mx8_status mx8i_run_backward(struct mx8_context *ctx, const struct mx8_product *p, const struct mx8_tensor *dx,
     const struct mx8_tensor *dw, const struct mx8_tensor *dbias, void *workspace) {
     int wanted = (mx8i_is_present(dx) ? MX8I_WANT_DX : 0) | (mx8i_is_present(dw) ? MX8I_WANT_DW : 0);
     struct backward_plan plan;
     plan_backward(p, wanted, workspace, &plan);
-    if (is_quantized(p)) MX8_TRY(quantize_dy(ctx, p, &plan));
-    if (wanted & MX8I_WANT_DX) MX8_TRY(multiply_dx(ctx, p, &plan, dx));
-    if (wanted & MX8I_WANT_DW) MX8_TRY(multiply_dw(ctx, p, &plan, dw));
+    if (plan.in_strips) {
+        MX8_TRY(multiply_by_strips(ctx, p, &plan, dx, dw));
+    } else {
+        if (is_quantized(p)) MX8_TRY(quantize_dy(ctx, p, &plan));
+        if (wanted & MX8I_WANT_DX) MX8_TRY(multiply_dx(ctx, p, &plan, dx, 0, p->M));
+        if (wanted & MX8I_WANT_DW) MX8_TRY(multiply_dw(ctx, p, &plan, dw, 0, p->N));
+    }
     return mx8i_is_present(dbias) ? sum_columns(ctx, p, dbias) : MX8_OK;
 }

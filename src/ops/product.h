@@ -16,6 +16,10 @@ struct mx8_product {
     struct mx8_code_pair xq, wq, dyq, dyq_t, xq_t, wq_t;
 };
 
+/* A dense backward call makes codes of at most so many elements of dy in one orientation at a time: a converted head's dy
+ * is as large as everything else. The bits do not depend on it. Tests make it small. */
+extern int64_t mx8i_most_dy_codes;
+
 /* Which results the operands allow. */
 enum { MX8I_WANT_DX = 1, MX8I_WANT_DW = 2 };
 int mx8i_find_wanted(const struct mx8_product *p);

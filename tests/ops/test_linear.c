@@ -1,5 +1,6 @@
 /* linear: against torchao's own results, against products in double, and against itself with codes given. */
 #include "ops_test.h"
+#include "ops/product.h"
 
 /* Positions of the calls' tensors. */
 enum { X, W, BIAS, XQ, XS, WQ, WS };
@@ -335,6 +336,42 @@ static void test_saturation_is_counted(void **state) {
     shelf.ctx->saturated = NULL;
 }
 
+/* dy in strips: fewer codes at a time, the same bits and counts. */
+static void test_strips_give_the_same_bits(void **state) {
+    (void)state;
+    static const struct mx8_op_options styles[] = {{.scale_rule = MX8_SCALE_FLOOR},
+        {.scale_group = 256, .weight_scale_group = 256, .weight_tile_rows = 32, .scale_rule = MX8_SCALE_FLOOR},
+        {.scale_group = 128, .tile_rows = 128, .accumulate = 1}};
+    static const int64_t sizes[][2] = {{257, 800}, {1000, 288}, {512, 512}, {40, 1056}};
+    const int64_t most = mx8i_most_dy_codes;
+    for (size_t s = 0; s < 3; s++)
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            const int64_t M = sizes[i][0], N = sizes[i][1], K = 96;
+            struct mx8_op_options o = styles[s];
+            o.precision = MX8_PRECISION_MXFP8;
+            struct mx8_tensor x = new_normal(MX8_BF16, 1, SHAPE(M, K)), w = new_normal(MX8_BF16, 2, SHAPE(N, K));
+            struct mx8_tensor dy = new_normal(MX8_BF16, 3, SHAPE(M, N));
+            struct mx8_op_call call[2] = {{.in = {dy, x, w}, .options = o}, {.in = {dy, x, w}, .options = o}};
+            int64_t clipped[2] = {0, 0};
+            for (int way = 0; way < 2; way++) {
+                mx8i_most_dy_codes = way ? 300 * 256 : most;
+                shelf.ctx->saturated = &clipped[way];
+                for (int out = 0; o.accumulate && out < 3; out++) {
+                    call[way].out[out] = out == 0   ? new_tensor(MX8_BF16, SHAPE(M, K))
+                                         : out == 1 ? new_tensor(MX8_F32, SHAPE(N, K))
+                                                    : new_tensor(MX8_F32, SHAPE(N));
+                    fill(&call[way].out[out], 1);
+                }
+                run_call("linear", 1, &call[way]);
+                shelf.ctx->saturated = NULL;
+            }
+            mx8i_most_dy_codes = most;
+            assert_true(M * N <= 300 * 256 || call[1].workspace_size < call[0].workspace_size);
+            assert_int_equal(clipped[0], clipped[1]);
+            for (int out = 0; out < 3; out++) assert_equal(&call[0].out[out], &call[1].out[out]);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_shelf_test(test_matches_torchao),
@@ -351,6 +388,7 @@ int main(void) {
         cmocka_shelf_test(test_geometry_and_exact_reach_the_products),
         cmocka_shelf_test(test_exact_agrees),
         cmocka_shelf_test(test_saturation_is_counted),
+        cmocka_shelf_test(test_strips_give_the_same_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
