@@ -1,6 +1,6 @@
 /* Measures the CPU kernels beside what bounds them, in one process: bench/run_cpu builds and runs it.
  *
- *   bench_cpu [--quick] [--threads N] [--only WORD] [--json FILE]
+ *   bench_cpu [--quick] [--threads N] [--only WORD] [--json FILE]      WORD: in a part, a name or a shape
  *
  * Nothing but ratios is reported, and each is taken inside a pair: ours and what it is compared with run in turn, so
  * that a neighbour who takes the machine's bandwidth or clock takes it from both. The figure is the median of the
@@ -99,8 +99,8 @@ static void report_missing(const char *part, const char *name, const char *why) 
         rows, json_pack("{s:s, s:s, s:i, s:s}", "part", part, "name", name, "threads", threads, "missing", why));
 }
 
-static int is_wanted(const char *part, const char *name) {
-    return strstr(part, only) || strstr(name, only);
+static int is_wanted(const char *part, const char *name, const char *shape) {
+    return strstr(part, only) || strstr(name, only) || strstr(shape, only);
 }
 
 /* ---- ceilings ---- */
@@ -224,8 +224,8 @@ static void measure_quantizers(void) {
         for (int i = 0; i < 3; i++)
             for (int f32 = 0; f32 < 2; f32++) {
                 char shape[32], name[32];
-                if (!is_wanted("quantizer", names[i])) continue;
                 snprintf(shape, sizeof shape, "%dx%d", n, n);
+                if (!is_wanted("quantizer", names[i], shape)) continue;
                 snprintf(name, sizeof name, "%s %s", names[i], f32 ? "f32" : "bf16");
                 make_set(&set, names[i], shape, f32 ? MX8_F32 : MX8_BF16, 0);
                 report("quantizer", name, shape, "memcpy, same bytes", compare_with_copy(&set), 0.7);
@@ -239,7 +239,7 @@ static void measure_operators(void) {
         for (const struct mx8_problem *p = lists[l]; p->name; p++)
             for (int back = 0; back <= p->has_backward; back++) {
                 char name[48];
-                if (strcmp(p->name, "memcpy") == 0 || !is_wanted("operator", p->name)) continue;
+                if (strcmp(p->name, "memcpy") == 0 || !is_wanted("operator", p->name, p->example)) continue;
                 snprintf(name, sizeof name, "%s%s", p->name, back ? " backward" : "");
                 make_set(&set, p->name, p->example, MX8_BF16, back);
                 int by_flops = p->count_flops != NULL;
@@ -349,7 +349,7 @@ static void measure_products(void) {
         const char *name = shapes[i][0], *shape = shapes[i][1];
         struct set mxfp8 = {.n = 1};
         char label[48];
-        if (!is_wanted("product", name)) continue;
+        if (!is_wanted("product", name, shape)) continue;
         set.n = 1;
         start_bench(&set.bench[0], name, shape, MX8_BF16, 0, 0);
         start_bench(&mxfp8.bench[0], name, shape, MX8_BF16, 1, 0);

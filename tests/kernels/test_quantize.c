@@ -215,10 +215,13 @@ static void quantize_cases(const struct mx8_kernels *k) {
                 check_case(k, &cases[i], both_dtypes[d], rule, formats[(i + rule) % 3], (i + rule + d) % 2);
 }
 
-/* Outputs so large that kernels write them past the caches; the last strip of rows is half a strip. */
+/* Outputs so large that kernels write them past the caches; the last strip of rows is half a strip. Rows that are read
+ * whole, as long as a kernel does so, and of odd length; rows that are just too long. */
 static void large_output(const struct mx8_kernels *k) {
-    static const struct quant_case c = {1, 2080, 2048, BOTH, ROW_MAJOR, STORED, 0, 0, 0, NULL, 0, 0};
-    check_case(k, &c, MX8_BF16, MX8_SCALE_RCEIL, MX8_F8_E4M3, 1);
+    static const struct quant_case large[] = {{1, 2080, 2048, BOTH, ROW_MAJOR, STORED, 0, 0, 0, NULL, 0, 0},
+        {1, 330, 1103, BOTH, PITCHED, STORED, 0, 0, 0, NULL, 0, 0},
+        {1, 270, 2049, COLS, ROW_MAJOR, STORED, 0, 0, 0, NULL, 0, 0}};
+    for (int i = 0; i < 3; i++) check_case(k, &large[i], both_dtypes[(i + 1) % 2], MX8_SCALE_RCEIL, MX8_F8_E4M3, i != 1);
 }
 
 /* Every bf16 pattern, each in a block whose largest magnitude is 448, so that the factor is 1 or near it. */

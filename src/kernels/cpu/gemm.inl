@@ -11,8 +11,8 @@
  * depend on it. With a bf16 C and several steps the sums wait in f32 scratch and are rounded once.
  *
  * Work 2MNK flops; packing moves (M+N)K elements per block of C, C moves twice per step.
- * 2026-12-01, AMD EPYC (Zen 3), AVX2, 2 hardware threads, bench/run_cpu --only product: bf16 reaches 0.68 to 0.75 of
- * multiply-adds on registers from 1024^3 to 4096^3, 0.99 to 1.05 of OpenBLAS in fp32 (two threads: 0.92 to 1.04).
+ * 2026-12-01, AMD EPYC (Zen 3), AVX2, 2 hardware threads, bench/run_cpu --only product: bf16 reaches 0.63 to 0.73 of
+ * multiply-adds on registers from 1024^3 to 4096^3, 0.95 to 1.05 of OpenBLAS in fp32 with one thread and with two.
  * Xeon (AVX-512), 16 hardware threads, before that day's changes: bf16 and MXFP8 2048^3 1000 and 1030 GFLOP/s, one
  * thread 80 to 155 as the neighbours allow. */
 #include <omp.h>

@@ -1,11 +1,12 @@
 /* Quantizers: 1x32 blocks along rows, 32x1 blocks along columns, or both from one read of the source.
  *
  * The source is cut into cells. Rows alone whose scales are not tied together go through in runs of eight blocks
- * (quantize_rows.inl). Else a cell is 64 rows of up to 1024 columns, or as many rows as scales tie together and fewer
- * columns: long pieces of rows, because memory is read twice as fast that way as in short ones. A cell is read to
- * scratch, and its largest magnitudes with it, while the cell before it is encoded (quantize_strip.inl); row codes
- * are made on the way. Cells at an edge, and sources whose columns are not contiguous, are first copied as f32 with
- * zeros around, so that the inner loops only know whole blocks.
+ * (quantize_rows.inl). Else a cell is 64 rows of up to 1024 columns, or of all where there are up to 2048, or as many
+ * rows as scales tie together and fewer columns: long pieces of rows, because memory is read twice as fast that way as
+ * in short ones, and faster still where rows are not cut. A cell is read to scratch, and its largest magnitudes with
+ * it, while the cell before it is encoded (quantize_strip.inl); row codes are made on the way. Cells at an edge, and
+ * sources whose columns are not contiguous, are first copied as f32 with zeros around, so that the inner loops only
+ * know whole blocks.
  *
  * Bytes moved: 2 (bf16) or 4 (f32) in, 1 + 1/32 out for each orientation. docs/cpu.md has the measured rates and what
  * holds them back. */
@@ -51,7 +52,9 @@ struct grid {
 
 static struct grid choose_grid(const struct mx8_quant_job *j, int64_t threads) {
     int64_t rows = larger(STRIP_ROWS, larger(j->row_codes ? j->tile : 1, j->col_codes ? j->group : 1));
-    int64_t cols = CELL_VALUES / rows, down = (j->rows + rows - 1) / rows * j->batch;
+    int64_t most = CELL_VALUES / rows, down = (j->rows + rows - 1) / rows * j->batch;
+    int64_t cols = most / 2, line = blocks_of(j->cols) * MX8_BLOCK;
+    if (line <= most && down >= 4 * threads) cols = line;
     while (cols > LEAST_COLS && (j->cols + cols - 1) / cols * down < 4 * threads) cols /= 2;
     struct grid g = {rows, cols, 0, 0};
     if (!j->col_codes && j->tile == 1) {
@@ -326,7 +329,7 @@ static enum mx8_status quantize(const struct mx8_exec *x, const struct mx8_quant
         share.passed = share.pipe.clipped = share.pipe.at = share.pipe.full = 0;
         share.pipe.copy = (float *)(void *)scratch;
         share.pipe.halves[0] = (uint16_t *)(void *)(scratch + CELL_FLOATS);
-        share.pipe.halves[1] = share.pipe.halves[0] + HALVES;
+        share.pipe.halves[1] = share.pipe.halves[0] + grid.rows * (grid.cols + MX8_BLOCK);
         clipped += quantize_share(&j, &grid, &share);
         stream_fence();
     }

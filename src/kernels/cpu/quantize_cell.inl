@@ -7,7 +7,7 @@
  *
  * The first pass copies a cell's halves to scratch, closely packed: the lines of a source whose rows are a power of two
  * apart meet in few sets of the caches and would be gone when the codes are made. */
-enum { CELL_VALUES = 65536, CELL_ENTRIES = CELL_VALUES / MX8_BLOCK }; /* at most */
+enum { CELL_VALUES = 131072, CELL_ENTRIES = CELL_VALUES / MX8_BLOCK }; /* at most */
 
 /* One cell. `rows` and `cols` are those that exist, row_limit the codes that a column gets: padding rows included. */
 struct cell {
