@@ -158,8 +158,7 @@ static enum mx8_status timed_quantize_from(
     const struct mx8_exec *x, const struct mx8_quant_source *s, const struct mx8_quant_job *j) {
     const double n = (double)j->batch * (double)j->rows * (double)j->cols;
     const int read = s->kind == MX8_FROM_SWIGLU || s->kind == MX8_FROM_FLOATS ? 4 : 2; /* bytes an element */
-    RUN(x, move("quantize what is made", n * (read + 2 * 33.0 / 32.0)),
-        quantize_from(x, s, j));
+    RUN(x, move("quantize what is made", n * (read + 2 * 33.0 / 32.0)), quantize_from(x, s, j));
 }
 
 static enum mx8_status timed_quantize_swiglu_backward(const struct mx8_exec *x, const struct mx8_swiglu_job *s,

@@ -1,6 +1,7 @@
 /* Masters to what the operators read: bf16 copies and MXFP8 codes, once per optimizer step; with several processes
- * codes are made whenever a unit has been gathered, and in one most codes are made with the update (update.c). Nobody reads a converted weight in bf16 but its quantizer: masters
- * are rounded to bf16 piece by piece, in memory that a step uses for other things. */
+ * codes are made whenever a unit has been gathered, and in one most codes are made with the update (update.c). Nobody
+ * reads a converted weight in bf16 but its quantizer: masters are rounded to bf16 piece by piece, in memory that a step
+ * uses for other things. */
 #include "model/internal.h"
 #include "base/error.h"
 

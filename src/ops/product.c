@@ -106,8 +106,8 @@ static int64_t cut_strip(int64_t n, int64_t length) {
 static void plan_strips(const struct mx8_product *p, int wanted, struct backward_plan *plan) {
     plan->rows = p->M;
     plan->cols = p->N;
-    plan->in_strips = p->groups == 0 && wanted == (MX8I_WANT_DX | MX8I_WANT_DW) && is_wgrad_quantized(p) && !p->dy_source &&
-                      !mx8i_has_codes(&p->dyq) && !mx8i_has_codes(&p->dyq_t) &&
+    plan->in_strips = p->groups == 0 && wanted == (MX8I_WANT_DX | MX8I_WANT_DW) && is_wgrad_quantized(p) &&
+                      !p->dy_source && !mx8i_has_codes(&p->dyq) && !mx8i_has_codes(&p->dyq_t) &&
                       mx8i_multiply_sizes(p->M, p->N) > mx8i_most_dy_codes;
     if (!plan->in_strips) return;
     plan->rows = cut_strip(p->M, p->N);
