@@ -76,6 +76,8 @@ def add_training():
             continue
         steps = [json.loads(line) for line in path.read_text().splitlines() if '"step"' in line]
         speeds = [s.get("tokens_per_second", s.get("tps")) for s in steps[1:]]
+        if not speeds:  # it stopped; run_h200 says so
+            continue
         last = steps[-1]
         note = f"loss {last['loss']:.4f}, {last.get('memory', 0) / 2**30:.1f} GiB"
         peak = f"PyTorch bf16, {torch['peak_gib']} GiB" if torch else ""

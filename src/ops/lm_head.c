@@ -72,7 +72,7 @@ static int64_t find_chunk(const struct mx8_op_options *o, const struct head *s) 
 
 /* The product of `rows` rows. In forward y is the logits, in backward dy is. */
 static struct mx8_product make_product(const struct head *s, const struct mx8_op_options *o, int64_t rows) {
-    struct mx8_product p = {.op = op_name, .options = o, .M = rows, .N = s->V, .K = s->D, .w = s->w};
+    struct mx8_product p = {.op = op_name, .options = o, .M = rows, .N = s->V, .K = s->D, .w = s->w, .at_once = 1};
     p.x = p.bias = p.dy = p.offsets = p.ends = &absent;
     p.wq = s->wq;
     p.wq_t = s->wq_t;

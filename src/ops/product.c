@@ -103,12 +103,12 @@ static int64_t cut_strip(int64_t n, int64_t length) {
     return strip < n ? strip : n;
 }
 
-static void plan_strips(const struct mx8_product *p, int wanted, struct backward_plan *plan) {
+/* By the inputs alone: which gradients a call leaves out must not change what its workspace was sized for. */
+static void plan_strips(const struct mx8_product *p, struct backward_plan *plan) {
     plan->rows = p->M;
     plan->cols = p->N;
-    plan->in_strips = p->groups == 0 && wanted == (MX8I_WANT_DX | MX8I_WANT_DW) && is_wgrad_quantized(p) &&
-                      !p->dy_source && !mx8i_has_codes(&p->dyq) && !mx8i_has_codes(&p->dyq_t) &&
-                      mx8i_multiply_sizes(p->M, p->N) > mx8i_most_dy_codes;
+    plan->in_strips = p->groups == 0 && is_quantized(p) && !p->at_once && !mx8i_has_codes(&p->dyq) &&
+                      !mx8i_has_codes(&p->dyq_t) && mx8i_multiply_sizes(p->M, p->N) > mx8i_most_dy_codes;
     if (!plan->in_strips) return;
     plan->rows = cut_strip(p->M, p->N);
     plan->cols = cut_strip(p->N, p->M);
@@ -141,7 +141,7 @@ static void plan_wgrad(const struct mx8_product *p, struct mx8_carver *c, struct
 static size_t plan_backward(const struct mx8_product *p, int wanted, void *workspace, struct backward_plan *plan) {
     struct mx8_carver c = {workspace, 0};
     *plan = (struct backward_plan){0};
-    plan_strips(p, wanted, plan);
+    plan_strips(p, plan);
     if (is_quantized(p) && (wanted & MX8I_WANT_DX)) plan_dgrad(p, &c, plan);
     const size_t first = c.used;
     if (plan->in_strips) c.used = 0; /* dx is finished when dw begins */
@@ -214,17 +214,16 @@ static enum mx8_status quantize_dy(
 
 /* Rows (axis 0) or columns (axis 1) [first, first + count) of dy, in the orientation that they decide alone. */
 static enum mx8_status quantize_strip(struct mx8_context *ctx, const struct mx8_product *p,
-    const struct backward_plan *plan, int axis, int64_t first, int64_t count) {
+    const struct backward_plan *plan, int axis, int64_t first, int64_t count, int counts) {
     struct mx8_tensor strip = *p->dy;
     strip.data = (char *)strip.data + first * strip.stride[axis] * (int64_t)mx8_get_dtype_size(strip.dtype);
     strip.shape[axis] = count;
     struct mx8_quant_job j = mx8i_start_quant(ctx, &strip, mx8i_get_dy_style(p->options));
-    if (axis == 0) {
+    if (axis == 0)
         mx8i_emit_rows(&j, &plan->dy_rows);
-    } else {
+    else
         mx8i_emit_cols(&j, &plan->dy_cols);
-        j.saturated = NULL; /* counted by rows */
-    }
+    if (!counts) j.saturated = NULL;
     return mx8i_run_quant(ctx, &j);
 }
 
@@ -345,19 +344,21 @@ static enum mx8_status sum_columns(
     return MX8_OK;
 }
 
-/* dy twice, a strip of codes at a time. */
+/* dy twice, a strip of codes at a time. Clipped values are counted by rows, where there are any. */
 static enum mx8_status multiply_by_strips(struct mx8_context *ctx, const struct mx8_product *p,
-    const struct backward_plan *plan, const struct mx8_tensor *dx, const struct mx8_tensor *dw) {
-    for (int64_t m = 0; m < p->M; m += plan->rows) {
+    const struct backward_plan *plan, int wanted, const struct mx8_tensor *dx, const struct mx8_tensor *dw) {
+    const int by_rows = wanted & MX8I_WANT_DX, by_cols = (wanted & MX8I_WANT_DW) && is_wgrad_quantized(p);
+    for (int64_t m = 0; by_rows && m < p->M; m += plan->rows) {
         const int64_t count = p->M - m < plan->rows ? p->M - m : plan->rows;
-        MX8_TRY(quantize_strip(ctx, p, plan, 0, m, count));
+        MX8_TRY(quantize_strip(ctx, p, plan, 0, m, count, 1));
         MX8_TRY(multiply_dx(ctx, p, plan, dx, m, count));
     }
-    for (int64_t n = 0; n < p->N; n += plan->cols) {
+    for (int64_t n = 0; by_cols && n < p->N; n += plan->cols) {
         const int64_t count = p->N - n < plan->cols ? p->N - n : plan->cols;
-        MX8_TRY(quantize_strip(ctx, p, plan, 1, n, count));
+        MX8_TRY(quantize_strip(ctx, p, plan, 1, n, count, !by_rows));
         MX8_TRY(multiply_dw(ctx, p, plan, dw, n, count));
     }
+    if ((wanted & MX8I_WANT_DW) && !by_cols) return multiply_dw(ctx, p, plan, dw, 0, p->N);
     return MX8_OK;
 }
 
@@ -367,7 +368,7 @@ enum mx8_status mx8i_run_backward(struct mx8_context *ctx, const struct mx8_prod
     struct backward_plan plan;
     plan_backward(p, wanted, workspace, &plan);
     if (plan.in_strips) {
-        MX8_TRY(multiply_by_strips(ctx, p, &plan, dx, dw));
+        MX8_TRY(multiply_by_strips(ctx, p, &plan, wanted, dx, dw));
     } else {
         if (is_quantized(p)) MX8_TRY(quantize_dy(ctx, p, &plan));
         if (wanted & MX8I_WANT_DX) MX8_TRY(multiply_dx(ctx, p, &plan, dx, 0, p->M));

@@ -13,6 +13,8 @@ struct mx8_product {
     int32_t groups;
     const struct mx8_tensor *x, *w, *bias, *dy, *offsets, *ends;
     const struct mx8_quant_source *dy_source; /* not NULL: dy's codes are made of this, and dy is not read */
+    int32_t at_once; /* dy's codes are made at once, however large: whoever sizes for one product and runs smaller ones, or
+                        has a dy_source, says so to both */
     struct mx8_code_pair xq, wq, dyq, dyq_t, xq_t, wq_t;
 };
 

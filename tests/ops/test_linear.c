@@ -336,7 +336,7 @@ static void test_saturation_is_counted(void **state) {
     shelf.ctx->saturated = NULL;
 }
 
-/* dy in strips: fewer codes at a time, the same bits and counts. */
+/* dy in strips: fewer codes at a time, the same bits and counts, whichever gradients a call leaves out. */
 static void test_strips_give_the_same_bits(void **state) {
     (void)state;
     static const struct mx8_op_options styles[] = {{.scale_rule = MX8_SCALE_FLOOR},
@@ -351,7 +351,9 @@ static void test_strips_give_the_same_bits(void **state) {
             o.precision = MX8_PRECISION_MXFP8;
             struct mx8_tensor x = new_normal(MX8_BF16, 1, SHAPE(M, K)), w = new_normal(MX8_BF16, 2, SHAPE(N, K));
             struct mx8_tensor dy = new_normal(MX8_BF16, 3, SHAPE(M, N));
+            o.wgrad_hp = i == 1;
             struct mx8_op_call call[2] = {{.in = {dy, x, w}, .options = o}, {.in = {dy, x, w}, .options = o}};
+            const uint32_t left_out = (uint32_t)(s + i) % 3; /* none, dx, dw */
             int64_t clipped[2] = {0, 0};
             for (int way = 0; way < 2; way++) {
                 mx8i_most_dy_codes = way ? 300 * 256 : most;
@@ -362,13 +364,14 @@ static void test_strips_give_the_same_bits(void **state) {
                                                     : new_tensor(MX8_F32, SHAPE(N));
                     fill(&call[way].out[out], 1);
                 }
-                run_call("linear", 1, &call[way]);
+                assert_ok(try_call("linear", 1, &call[way], left_out));
                 shelf.ctx->saturated = NULL;
             }
             mx8i_most_dy_codes = most;
             assert_true(M * N <= 300 * 256 || call[1].workspace_size < call[0].workspace_size);
             assert_int_equal(clipped[0], clipped[1]);
-            for (int out = 0; out < 3; out++) assert_equal(&call[0].out[out], &call[1].out[out]);
+            for (int out = 0; out < 3; out++)
+                if (!(left_out >> out & 1)) assert_equal(&call[0].out[out], &call[1].out[out]);
         }
 }
 

@@ -1,5 +1,6 @@
 /* lm_head_loss: against the full logits in double, whatever the chunks, and in MXFP8 against dequantized operands. */
 #include "ops_test.h"
+#include "ops/product.h"
 
 enum { H, W, TARGETS, WQ, WS, WQ_T, WS_T };
 enum { LOSS, DH, DW };
@@ -121,6 +122,20 @@ static void test_workspace_holds_one_chunk(void **state) {
     }
 }
 
+/* Codes of a chunk's gradient are made at once, also where linear would make them in strips: a device that makes them of the
+ * logits needs the room. */
+static void test_workspace_holds_all_codes(void **state) {
+    (void)state;
+    const int64_t most = mx8i_most_dy_codes;
+    struct head s = make_head(MX8_F32, (struct mx8_op_options){.precision = MX8_PRECISION_MXFP8, .chunk_rows = 32});
+    struct mx8_op_call whole = run_head(&s, 1);
+    mx8i_most_dy_codes = 256;
+    struct mx8_op_call small = run_head(&s, 1);
+    mx8i_most_dy_codes = most;
+    assert_int_equal(small.workspace_size, whole.workspace_size);
+    for (int i = 0; i < 3; i++) assert_equal(&whole.out[i], &small.out[i]);
+}
+
 /* Found by fuzzing: tensors without columns have as many rows as they say, and a workspace that overflows. */
 static void test_more_rows_than_bytes(void **state) {
     (void)state;
@@ -200,6 +215,7 @@ int main(void) {
         cmocka_shelf_test(test_ignored_targets_have_no_gradient),
         cmocka_shelf_test(test_chunks_do_not_matter),
         cmocka_unit_test(test_workspace_holds_one_chunk),
+        cmocka_shelf_test(test_workspace_holds_all_codes),
         cmocka_unit_test(test_more_rows_than_bytes),
         cmocka_shelf_test(test_accumulate),
         cmocka_shelf_test(test_mxfp8),
