@@ -4,7 +4,8 @@
  *   ./cuda_kernels [--library build/libmx8_cuda.so] [--json FILE] [--sustain SECONDS] [--only WORD] [--quick]
  *
  * Every line is measured twice: "burst", the median of 15 batches of about 5 ms from a rested device, and "sustained",
- * launches without a pause for --sustain seconds (2), where the power cap decides. GB/s counts each source byte and
+ * launches without a pause for --sustain seconds (2), where the power cap decides; power and clock of the first GPU are
+ * read meanwhile, where the driver's library tells them. GB/s counts each source byte and
  * each code and scale byte once; TFLOP/s counts 2 M N K of the rows that exist. Times are wall-clock between two
  * synchronisations around many launches, so what a launch costs the host is hidden unless a kernel is shorter than
  * that. Data are Gaussian: zeros and constants draw less power and run faster. --quick leaves out the second shape. */
@@ -17,9 +18,10 @@
 #include <time.h>
 #include <unistd.h>
 #include "kernels/cuda/backend.h"
+#include "power.h"
 
 #define BATCHES          15
-#define MAX_EXPERTS      8   /* of the large shapes; memory is sized by them */
+#define MAX_EXPERTS      8 /* of the large shapes; memory is sized by them */
 #define MAX_GROUPS       128
 #define PATTERN          ((size_t)1 << 22) /* numbers drawn on the host, repeated on the device */
 #define DIVIDE_UP(n, by) (((n) + (by)-1) / (by))
@@ -29,6 +31,7 @@ static FILE *json;
 static int json_lines;
 static double sustain_seconds = 2;
 static const char *only;
+static struct power_meter meter;
 
 static enum mx8_status report_failure(enum mx8_status status, const char *format, ...) {
     va_list arguments;
@@ -111,15 +114,25 @@ static double time_burst(const struct task *t) {
     return seconds[BATCHES / 2];
 }
 
-static double time_sustained(const struct task *t, double one) {
+/* What one call takes without a pause, and what the card draws meanwhile: the last reading, taken while launches wait.
+ */
+struct sustained {
+    double seconds, watts, mhz;
+};
+
+static struct sustained time_sustained(const struct task *t, double one) {
     int launches = (int)(0.1 / one) + 1, total = 0;
     double start = now(), last;
+    struct sustained s;
     do {
-        time_batch(t, launches);
+        for (int i = 0; i < launches; i++) run_task(t);
+        read_power_meter(&meter, &s.watts, &s.mhz);
+        require(exec.k->synchronize(&exec), "synchronize");
         total += launches;
         last = now();
     } while (last - start < sustain_seconds);
-    return (last - start) / total;
+    s.seconds = (last - start) / total;
+    return s;
 }
 
 /* work: bytes or flops of one call. */
@@ -128,9 +141,13 @@ static void measure(const struct task *t, const char *name, const char *shape, d
     snprintf(full, sizeof full, "%s %s", name, shape);
     if (only && !strstr(full, only)) return;
     double divisor = strcmp(unit, "GB/s") == 0 ? 1e9 : 1e12, burst = time_burst(t);
-    double sustained = sustain_seconds > 0 ? time_sustained(t, burst) : (double)NAN;
-    printf("%-34s %-34s %9.3f ms %8.0f %8.0f %s\n", name, shape, burst * 1e3, work / burst / divisor,
+    struct sustained s = {(double)NAN, 0, 0};
+    if (sustain_seconds > 0) s = time_sustained(t, burst);
+    const double sustained = s.seconds;
+    printf("%-34s %-34s %9.3f ms %8.0f %8.0f %s", name, shape, burst * 1e3, work / burst / divisor,
         work / sustained / divisor, unit);
+    if (s.watts > 0) printf("  %4.0f W %5.0f MHz", s.watts, s.mhz);
+    printf("\n");
     fflush(stdout);
     if (!json) return;
     fprintf(json, "%s\n  {\"name\": \"%s\", \"shape\": \"%s\", \"ms\": %.5f, \"burst\": %.1f, \"sustained\": ",
@@ -139,7 +156,7 @@ static void measure(const struct task *t, const char *name, const char *shape, d
         fprintf(json, "%.1f", work / sustained / divisor);
     else
         fprintf(json, "null");
-    fprintf(json, ", \"unit\": \"%s\"}", unit);
+    fprintf(json, ", \"unit\": \"%s\", \"watts\": %.1f, \"sm_mhz\": %.0f}", unit, s.watts, s.mhz);
 }
 
 /* ---- data ---- */
@@ -636,6 +653,7 @@ int main(int argc, char **argv) {
         return 1;
     }
     open_library(library);
+    meter = open_power_meter(0);
     size_t tokens = (size_t)(65536 + 128 * MAX_EXPERTS) * 8192;
     prepare_buffers(tokens + PATTERN, tokens, (size_t)MAX_EXPERTS * 8192 * 5120 * sizeof(float));
     bench_quantizers(65536, 5120, 8192);

@@ -47,7 +47,8 @@ def add_kernels():
         if name == "mxfp8 dense":
             line = find(torch, name="bf16_mm", shape=[int(v) for v in shape.split(" ")[0].split("x")])
             peer = line and line["tflops"]
-        add(f"{name} {shape}", k["unit"] + ", sustained", k["sustained"], peer, "PyTorch bf16, burst", f"burst {k['burst']:.0f}")
+        power = f"; {k['watts']:.0f} W, {k['sm_mhz']:.0f} MHz" if k.get("watts") else ""
+        add(f"{name} {shape}", k["unit"] + ", sustained", k["sustained"], peer, "PyTorch bf16, burst", f"burst {k['burst']:.0f}{power}")
         if name in names or name == "mxfp8 dense":
             size = [int(v) for v in shape.split(" ")[0].split("x")]
             groups = 0 if name == "mxfp8 dense" else int(shape.split()[2])
