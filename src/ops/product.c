@@ -280,7 +280,8 @@ enum mx8_status mx8i_run_forward(
 
 /* Rows [first, first + count) of c alone; a product of all has first 0. */
 static void narrow_rows(struct mx8_gemm_job *j, int64_t first, int64_t count) {
-    j->c = (char *)j->c + first * j->c_ls * (int64_t)mx8_get_dtype_size(j->c_dtype);
+    if (first)
+        j->c = (char *)j->c + first * j->c_ls * (int64_t)mx8_get_dtype_size(j->c_dtype); /* else it may be NULL */
     j->M = count;
 }
 
