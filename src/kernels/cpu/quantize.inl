@@ -54,7 +54,7 @@ static struct grid choose_grid(const struct mx8_quant_job *j, int64_t threads) {
     int64_t rows = larger(STRIP_ROWS, larger(j->row_codes ? j->tile : 1, j->col_codes ? j->group : 1));
     int64_t most = CELL_VALUES / rows, down = (j->rows + rows - 1) / rows * j->batch;
     int64_t cols = most / 2, line = blocks_of(j->cols) * MX8_BLOCK;
-    if (line <= most && down >= 4 * threads) cols = line;
+    if (line > 0 && line <= most && down >= 4 * threads) cols = line;
     while (cols > LEAST_COLS && (j->cols + cols - 1) / cols * down < 4 * threads) cols /= 2;
     struct grid g = {rows, cols, 0, 0};
     if (!j->col_codes && j->tile == 1) {
