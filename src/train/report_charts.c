@@ -141,7 +141,7 @@ struct chart {
 
 static void draw_chart(struct mx8_text *t, const struct chart *c, const struct mx8_report_run *runs, int32_t n_runs) {
     struct mx8_plot p = make_plot(LEFT, 12, c->width - LEFT - RIGHT, c->height, get_last_step(runs, n_runs));
-    double low = c->base, high = c->base;
+    double low = c->base, high = low;
     char css[24];
     p.ax = mx8i_make_axis(1, p.ax.high, c->x_ticks, 1);
     for (int32_t i = 0; i < n_runs; i++) mx8i_find_range(c->y[i], c->n[i], 0, &low, &high);

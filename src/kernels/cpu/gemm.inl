@@ -250,9 +250,10 @@ static struct operand resolve_operand(
 static struct product resolve_group(const struct mx8_gemm_job *j, int32_t g, int64_t start, int64_t end) {
     int by_rows = j->mode == MX8_GEMM_M_GROUPS;
     int64_t c = by_rows ? start * j->c_ls : g * j->c_gs;
+    int moves = by_rows && j->K > 0; /* operands without elements may have any strides */
     return (struct product){
-        .a = resolve_operand(&j->a, 0, by_rows ? start : 0, by_rows ? 0 : start, by_rows ? end - start : j->M),
-        .b = resolve_operand(&j->b, by_rows ? g : 0, 0, by_rows ? 0 : start, j->N),
+        .a = resolve_operand(&j->a, 0, moves ? start : 0, by_rows ? 0 : start, by_rows ? end - start : j->M),
+        .b = resolve_operand(&j->b, moves ? g : 0, 0, by_rows ? 0 : start, j->N),
         .M = by_rows ? end - start : j->M,
         .N = j->N,
         .K = by_rows ? j->K : end - start,
