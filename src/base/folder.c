@@ -132,18 +132,16 @@ void mx8i_unlock_file(int fd) {
 
 enum mx8_status mx8i_check_folder(const char *path, const char *what) {
     struct stat info;
+    int missing = 1;
     char *at = mx8i_copy_text(path);
-    if (!at) return MX8_OUT_OF_MEMORY;
-    for (int found = 0; !found;) { /* a part that is missing will be made; "." and "/" never are */
-        found = stat(at, &info) == 0 || (errno != ENOENT && errno != ENOTDIR);
-        char *parent = found ? NULL : get_parent(at);
-        if (found) break;
+    while (at && (missing = stat(at, &info)) && (errno == ENOENT || errno == ENOTDIR)) { /* a part that will be made */
+        char *parent = get_parent(at);
         mx8i_release(at);
-        if (!parent) return MX8_OUT_OF_MEMORY;
         at = parent;
     }
+    if (!at) return MX8_OUT_OF_MEMORY;
     enum mx8_status status = MX8_OK;
-    if (stat(at, &info) == 0 && !S_ISDIR(info.st_mode))
+    if (!missing && !S_ISDIR(info.st_mode))
         status = MX8_FAIL(MX8_IO_ERROR, "%s is %s: %s is a file, expected a folder", what, path, at);
     else if (access(at, W_OK | X_OK) != 0)
         status = MX8_FAIL(MX8_IO_ERROR, "%s is %s: cannot write to %s: %s", what, path, at, strerror(errno));

@@ -237,7 +237,7 @@ struct mx8_kernels {
     enum mx8_status (*adamw)(const struct mx8_exec *x, const struct mx8_adamw_job *j);
     /* adamw, and both orientations of codes of the new weights: those that cast to bf16 and quantize give after it, bit for
      * bit. master is j's batch x rows x cols, contiguous; j has no groups, and its src, src_dtype and src_stride are not
-     * used. a->copy is memory for mx8i_count_adamw_copy(j, MX8_ADAMW_PIECE) bf16 elements (adamw_pieces.h): what they hold
+     * used. a->copy is memory for mx8i_size_largest_piece(j, MX8_ADAMW_PIECE) bf16 elements (pieces.h): what they hold
      * afterwards is undefined. */
     enum mx8_status (*adamw_quantize)(
         const struct mx8_exec *x, const struct mx8_adamw_job *a, const struct mx8_quant_job *j);

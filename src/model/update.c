@@ -29,7 +29,7 @@ static struct mx8_quant_job make_codes(const struct mx8_model *m, const struct m
 static enum mx8_status update_weight(
     struct mx8_model *m, const struct mx8_param *p, const struct mx8_adamw_job *update) {
     const struct mx8_quant_job codes = make_codes(m, p);
-    const int64_t room = mx8i_count_adamw_copy(&codes, MX8_ADAMW_PIECE);
+    const int64_t room = mx8i_size_largest_piece(&codes, MX8_ADAMW_PIECE);
     const struct mx8_tensor copy = mx8i_take_rows(&m->scratch, MX8_BF16, room, 1);
     if (m->planning) return MX8_OK;
     const size_t before = p->at * mx8_get_dtype_size(m->options.moment_dtype);

@@ -1,5 +1,6 @@
 /* Planes: where the codes and scales of an operand lie, for the quantizer that writes and the product that reads. */
 #include "ops/planes.h"
+#include "kernels/pieces.h"
 
 #include "base/error.h"
 
@@ -210,41 +211,20 @@ enum mx8_status mx8i_run_quant(struct mx8_context *ctx, const struct mx8_quant_j
 
 /* ---- sources that are rounded ---- */
 
-/* Pieces end where the largest tiles and scale groups do. On a CPU the second-level cache holds one. On a GPU launches
- * cost more than its cache saves: 335 M values took 1.26 ms in pieces of 2^24 and 0.98 in one (H200, 2026-12-01). */
-enum { PIECE_ROWS = 256, PIECE_CPU = 1 << 18, PIECE_GPU = 1 << 26 };
+/* Elements of a piece. On a CPU the second-level cache holds one. On a GPU launches cost more than its cache saves: 335
+ * M values took 1.26 ms in pieces of 2^24 and 0.98 in one (H200, 2026-12-01, a trial program that was not kept). */
+enum { PIECE_CPU = 1 << 18, PIECE_GPU = 1 << 26 };
 
-static int64_t choose_piece(int64_t rows, int64_t cols, int64_t elements) {
-    const int64_t most = cols > 0 ? elements / cols / PIECE_ROWS * PIECE_ROWS : rows;
-    const int64_t piece = most > PIECE_ROWS ? most : PIECE_ROWS;
-    return piece < rows ? piece : rows;
-}
-
+/* One matrix at a time: entries of a batch need not follow each other. */
 size_t mx8i_size_rounding(const struct mx8_tensor *x) {
-    const int64_t cols = x->shape[x->ndim - 1];
-    return (size_t)(choose_piece(x->shape[x->ndim - 2], cols, PIECE_GPU) * cols) * mx8_get_dtype_size(MX8_BF16);
+    const struct mx8_quant_job one = {.batch = 1, .rows = x->shape[x->ndim - 2], .cols = x->shape[x->ndim - 1]};
+    return (size_t)mx8i_size_largest_piece(&one, PIECE_GPU) * mx8_get_dtype_size(MX8_BF16);
 }
 
-/* Rows [first, first + count) of one entry of the batch, read from `values`. */
-static struct mx8_quant_job cut_job(
-    const struct mx8_quant_job *j, const void *values, int64_t entry, int64_t first, int64_t count) {
-    struct mx8_quant_job p = *j;
-    const int64_t block = first / MX8_BLOCK;
-    p.src = values;
-    p.src_dtype = MX8_BF16;
-    set_strides(p.src_stride, 0, j->cols, 1);
-    p.batch = 1;
-    p.rows = count;
-    p.padded_rows = first + count < j->rows ? count : j->padded_rows - first;
-    if (j->row_codes) {
-        p.row_codes += entry * j->row_code_stride[0] + first * j->row_code_stride[1];
-        p.row_scales += entry * j->row_scale_stride[0] + first * j->row_scale_stride[1];
-    }
-    if (j->col_codes) {
-        p.col_codes += entry * j->col_code_stride[0] + first * j->col_code_stride[1];
-        p.col_scales += entry * j->col_scale_stride[0] + block * j->col_scale_stride[1];
-    }
-    return p;
+enum mx8_status mx8i_run_quant_from(
+    struct mx8_context *ctx, const struct mx8_quant_source *source, const struct mx8_quant_job *j) {
+    if (!ctx->exec.k->quantize_from || mx8i_counts_gaps(ctx)) return MX8_UNSUPPORTED; /* who counts wants the values */
+    return ctx->exec.k->quantize_from(&ctx->exec, source, j);
 }
 
 /* In one pass, where the device can. */
@@ -253,22 +233,23 @@ static enum mx8_status quantize_floats(struct mx8_context *ctx, const struct mx8
         .kind = MX8_FROM_FLOATS, .a = j->src, .a_ls = j->src_stride[1], .a_bs = j->src_stride[0]};
     struct mx8_quant_job rounded = *j;
     rounded.src_dtype = MX8_BF16;
-    if (!ctx->exec.k->quantize_from || mx8i_counts_gaps(ctx)) return MX8_UNSUPPORTED; /* who counts wants the values */
-    return ctx->exec.k->quantize_from(&ctx->exec, &source, &rounded);
+    return mx8i_run_quant_from(ctx, &source, &rounded);
 }
 
 enum mx8_status mx8i_run_quant_rounded(struct mx8_context *ctx, const struct mx8_quant_job *j, void *scratch) {
     const enum mx8_status status = quantize_floats(ctx, j);
     if (status != MX8_UNSUPPORTED) return status;
-    const int64_t piece = choose_piece(j->rows, j->cols, ctx->exec.ordinal < 0 ? PIECE_CPU : PIECE_GPU);
+    struct mx8_quant_job one = *j;
+    one.batch = 1;
     for (int64_t entry = 0; entry < j->batch; entry++) {
         const float *values = (const float *)j->src + entry * j->src_stride[0];
-        for (int64_t first = 0; first < j->rows; first += piece) {
-            const int64_t count = j->rows - first < piece ? j->rows - first : piece;
-            const struct mx8_quant_job p = cut_job(j, scratch, entry, first, count);
-            MX8_TRY(ctx->exec.k->cast(
-                &ctx->exec, scratch, MX8_BF16, values + first * j->src_stride[1], MX8_F32, count * j->cols));
-            MX8_TRY(mx8i_run_quant(ctx, &p));
+        for (int64_t at = 0, n; at < j->rows * j->cols; at += n) {
+            struct mx8_piece piece = mx8i_choose_piece(&one, at, ctx->exec.ordinal < 0 ? PIECE_CPU : PIECE_GPU);
+            n = mx8i_size_piece(&one, &piece);
+            piece.entry = entry;
+            const struct mx8_quant_job codes = mx8i_cut_codes(&one, &piece, scratch);
+            MX8_TRY(ctx->exec.k->cast(&ctx->exec, scratch, MX8_BF16, values + at, MX8_F32, n));
+            MX8_TRY(mx8i_run_quant(ctx, &codes));
         }
     }
     return MX8_OK;

@@ -70,6 +70,10 @@ void mx8i_set_groups(struct mx8_quant_job *j, const struct mx8_tensor *offsets, 
 
 /* The kernel, and what else the context counts. */
 enum mx8_status mx8i_run_quant(struct mx8_context *ctx, const struct mx8_quant_job *j);
+/* Of values that are made on the way. UNSUPPORTED, with nothing written, where the device or what the context counts wants
+ * them stored. */
+enum mx8_status mx8i_run_quant_from(
+    struct mx8_context *ctx, const struct mx8_quant_source *source, const struct mx8_quant_job *j);
 /* The same codes as of a bf16 copy of an f32 source, of which a piece at a time is in `scratch`: as many bytes as
  * mx8i_size_rounding says of the source. Its rows are packed and form no groups. */
 enum mx8_status mx8i_run_quant_rounded(struct mx8_context *ctx, const struct mx8_quant_job *j, void *scratch);

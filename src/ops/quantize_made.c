@@ -149,12 +149,6 @@ static enum mx8_status start_job(struct mx8_context *ctx, const char *op, const 
     return MX8_OK;
 }
 
-static enum mx8_status make_codes(
-    struct mx8_context *ctx, const struct mx8_quant_source *source, const struct mx8_quant_job *job) {
-    if (!ctx->exec.k->quantize_from || mx8i_counts_gaps(ctx)) return MX8_UNSUPPORTED; /* who counts wants the values */
-    return ctx->exec.k->quantize_from(&ctx->exec, source, job);
-}
-
 static enum mx8_status run_swiglu(struct mx8_context *ctx, const struct mx8_op_call *call) {
     const struct mx8_tensor *gate = &call->in[0], *up = &call->in[1];
     const struct mx8_tensor values = mx8_make_tensor(call->workspace, gate->dtype, 2, gate->shape);
@@ -162,7 +156,7 @@ static enum mx8_status run_swiglu(struct mx8_context *ctx, const struct mx8_op_c
     MX8_TRY(start_job(ctx, "swiglu_quantize", call, &swiglu_pass, &values, &call->in[2], &job));
     const struct mx8_quant_source source = {
         .kind = MX8_FROM_SWIGLU, .a = gate->data, .b = up->data, .a_ls = gate->stride[0], .b_ls = up->stride[0]};
-    const enum mx8_status status = make_codes(ctx, &source, &job);
+    const enum mx8_status status = mx8i_run_quant_from(ctx, &source, &job);
     if (status != MX8_UNSUPPORTED) return status;
     const struct mx8_op_call store = {.in = {*gate, *up}, .n_in = 2, .out = {values}, .n_out = 1};
     MX8_TRY(mx8i_swiglu_row.op.forward(ctx, &store));
@@ -216,7 +210,7 @@ static enum mx8_status run_permute(struct mx8_context *ctx, const struct mx8_op_
         .order = in[1].data,
         .weights = in[3].data,
         .k = k};
-    const enum mx8_status status = make_codes(ctx, &source, &job);
+    const enum mx8_status status = mx8i_run_quant_from(ctx, &source, &job);
     if (status != MX8_UNSUPPORTED) return status;
     const struct mx8_op_call store = {.in = {in[0], in[1], in[2], in[3]}, .n_in = 4, .out = {values}, .n_out = 1};
     MX8_TRY(mx8i_permute_row.op.forward(ctx, &store));

@@ -48,12 +48,9 @@ static int64_t count_bytes(const struct mx8_source *s) {
 static enum mx8_status find_zero_byte(
     const struct mx8_source *s, const struct mx8_data_part *p, int64_t size, int *found) {
     uint8_t start[4096];
-    const int64_t n = size < (int64_t)sizeof start ? size : (int64_t)sizeof start;
-    if (p->bytes)
-        memcpy(start, p->bytes, (size_t)n);
-    else
-        MX8_TRY(mx8i_read_data_file(s->files, p->file, 0, start, (size_t)n));
-    *found = n > 0 && memchr(start, 0, (size_t)n);
+    const size_t n = size < (int64_t)sizeof start ? (size_t)size : sizeof start;
+    if (!p->bytes) MX8_TRY(mx8i_read_data_file(s->files, p->file, 0, start, n));
+    *found = memchr(p->bytes ? p->bytes : start, 0, n) != NULL;
     return MX8_OK;
 }
 
@@ -68,7 +65,7 @@ static enum mx8_status add_document(struct mx8_source *s, const char *path, stru
         status = p->bytes ? mx8i_read_data_file(s->files, p->file, 0, p->bytes, (size_t)size) : MX8_OUT_OF_MEMORY;
     }
     int is_binary = 0;
-    if (status == MX8_OK && mx8i_is_folder(s->path)) status = find_zero_byte(s, p, size, &is_binary);
+    if (status == MX8_OK && size > 0 && s->in_folder) status = find_zero_byte(s, p, size, &is_binary);
     if (size < KEEP_BELOW || is_binary) mx8i_drop_data_file(s->files);
     if (is_binary) {
         mx8i_release(p->bytes);
@@ -88,6 +85,7 @@ enum mx8_status mx8i_open_text(struct mx8_source *s) {
             "%s: bytes of text with document marks need model.vocab_size >= %d, it is %lld", s->path, MX8_EOS + 1,
             (long long)s->vocab_size);
     int64_t count;
+    s->in_folder = mx8i_is_folder(s->path);
     MX8_TRY(mx8i_add_data_parts(s, NULL, add_document, &count));
     if (s->n_parts == 0)
         return MX8_FAIL(MX8_FORMAT_ERROR, "%s: no text, %lld empty file%s, %lld with zero bytes", s->path,

@@ -191,7 +191,7 @@ static void run_case(struct problem *p) {
     run_apart(p, apart, &update);
 
     const struct mx8_quant_job codes = make_quant(p, together);
-    const size_t room = (size_t)mx8i_count_adamw_copy(&codes, MX8_ADAMW_PIECE) * 2;
+    const size_t room = (size_t)mx8i_size_largest_piece(&codes, MX8_ADAMW_PIECE) * 2;
     update = make_update(p, together, grad, make_buffer(room, CUDA_POISON), factor, state);
     assert_ok(cuda.exec.k->fill(&cuda.exec, cuda.exec.scratch, CUDA_POISON, cuda.exec.scratch_bytes));
     assert_ok(cuda.exec.k->adamw_quantize(&cuda.exec, &update, &codes));
@@ -242,7 +242,7 @@ static void test_in_a_graph(void **state) {
     const void *grad = copy_to_device(p.grad, (size_t)p.n * 4);
     const struct mx8_adamw_state *scalars = copy_to_device(&p.state, sizeof p.state);
     const struct mx8_quant_job codes = make_quant(&p, direct), others = make_quant(&p, recorded);
-    void *copy = make_buffer((size_t)mx8i_count_adamw_copy(&codes, MX8_ADAMW_PIECE) * 2, CUDA_POISON);
+    void *copy = make_buffer((size_t)mx8i_size_largest_piece(&codes, MX8_ADAMW_PIECE) * 2, CUDA_POISON);
     const struct mx8_adamw_job update = make_update(&p, direct, grad, copy, NULL, scalars),
                                other = make_update(&p, recorded, grad, copy, NULL, scalars);
     for (int i = 0; i < 2; i++) assert_ok(k->adamw_quantize(&x, &update, &codes));

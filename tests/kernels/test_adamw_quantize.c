@@ -109,7 +109,7 @@ static void check_shape(const struct mx8_kernels *k, const int64_t *shape, const
     struct mx8_quant_job codes = make_job(&x, &got, g, number % 2), whole = make_job(&x, &want, g, number % 2);
     codes.rule = whole.rule = number % 4; /* all of them */
     if (number % 5 == 2) codes.format = whole.format = MX8_F8_E5M2;
-    const int64_t room = mx8i_count_adamw_copy(&codes, MX8_ADAMW_PIECE);
+    const int64_t room = mx8i_size_largest_piece(&codes, MX8_ADAMW_PIECE);
     uint16_t *copy = make_zeros(MX8_BF16, room);
     const struct mx8_adamw_state state = {3e-3f, 1 - 0.9f * 0.9f, 1 - 0.95f * 0.95f, 0xDEADBEEF};
     struct mx8_adamw_job job = {.n = x.n,
@@ -186,10 +186,10 @@ static void test_pieces(void **state) {
         {2, 256, 100, 25600}, {2, 257, 100, 25600}, {4, 7, 9, 1 << 20}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         const struct mx8_quant_job j = {.batch = sizes[i][0], .rows = sizes[i][1], .cols = sizes[i][2]};
-        const int64_t most = sizes[i][3], all = j.batch * j.rows * j.cols, room = mx8i_count_adamw_copy(&j, most);
+        const int64_t most = sizes[i][3], all = j.batch * j.rows * j.cols, room = mx8i_size_largest_piece(&j, most);
         int64_t at = 0;
         while (at < all) {
-            const struct mx8_adamw_piece p = mx8i_choose_piece(&j, at, most);
+            const struct mx8_piece p = mx8i_choose_piece(&j, at, most);
             const int64_t n = p.count * j.cols * (p.is_rows ? 1 : j.rows);
             assert_true(p.count > 0 && n <= room && (n <= most || p.count <= MX8_PIECE_ROWS));
             assert_int_equal(at, (p.entry * j.rows + p.row) * j.cols);

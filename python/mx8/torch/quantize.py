@@ -59,7 +59,7 @@ def quantize_both(
     """quantize_rows and quantize_cols from one read: row codes, row scales, column codes, column scales, ends.
 
     col_tile_rows: tile_rows of the columns alone; 0 for the same. via_bf16, without offsets: the codes of x.bfloat16()
-    for a row-major f32 x, of which no more than 32 MiB are ever stored as bf16.
+    for a row-major f32 x, of which no more than 128 MiB are ever stored as bf16 (on Hopper in scale groups of 256 nothing).
     """
     options = (scale_rule, scale_group, tile_rows, format, col_tile_rows, alignment, via_bf16)
     return call("quantize_both", (x, offsets), options)

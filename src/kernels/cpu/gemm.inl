@@ -12,7 +12,7 @@
  *
  * Work 2MNK flops; packing moves (M+N)K elements per block of C, C moves twice per step.
  * 2026-12-01, AMD EPYC (Zen 3), AVX2, 2 hardware threads, bench/run_cpu --only product: bf16 reaches 0.63 to 0.73 of
- * multiply-adds on registers from 1024^3 to 4096^3, 0.95 to 1.05 of OpenBLAS in fp32 with one thread and with two.
+ * multiply-adds on registers from 1024^3 to 4096^3, 0.95 to 1.04 of OpenBLAS in fp32 with one thread and with two.
  * Xeon (AVX-512), 16 hardware threads, before that day's changes: bf16 and MXFP8 2048^3 1000 and 1030 GFLOP/s, one
  * thread 80 to 155 as the neighbours allow. */
 #include <omp.h>
@@ -104,7 +104,7 @@ MX8_INLINE void finish_whole_tile(vf sums[MR][NR_VECTORS], const struct output *
 
 /* Asks for the lines of C that a tile adds to or writes: they come from L3 or memory while its sums are made. */
 MX8_INLINE void prefetch_whole_tile(const struct output *o, int64_t row, int64_t col) {
-    int64_t size = o->to_dtype == MX8_F32 ? 4 : 2;
+    int64_t size = (int64_t)dtype_size(o->to_dtype);
     for (int i = 0; i < MR; i++)
         for (int v = 0; v < NR; v += 16) {
             __builtin_prefetch((const char *)o->to + ((row + i) * o->to_ld + col + v) * size, 1);
@@ -179,8 +179,6 @@ static void pack_block(const struct team *t, const struct product *p, int64_t m,
     for (int64_t i = 0; i < right; i++, at += NR)
         if (at >= begin && at < end) pack_panel(b + i * NR * kc, NR, &p->b, n + i * NR, k, kc);
 }
-
-static size_t dtype_size(int32_t dtype) { return dtype == MX8_F32 ? 4 : dtype == MX8_BF16 ? 2 : 1; }
 
 static const void *element(const void *p, int64_t i, int32_t dtype) {
     return (const char *)p + i * (int64_t)dtype_size(dtype);

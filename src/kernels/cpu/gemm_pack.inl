@@ -44,11 +44,11 @@ MX8_INLINE void store_lines(float *to, int at, int W, vf v, int last_k) {
         vf_store(to + at, v);
 }
 
-MX8_INLINE int64_t value_size(int32_t dtype) { return dtype == MX8_F32 ? 4 : dtype == MX8_BF16 ? 2 : 1; }
+static size_t dtype_size(int32_t dtype) { return dtype == MX8_F32 ? 4 : dtype == MX8_BF16 ? 2 : 1; }
 
 /* Lines [line, line + MX8_VF) at k, once for each 64 bytes of a line. */
 MX8_INLINE void prefetch_lines(const struct operand *o, int32_t dtype, int64_t line, int64_t k0, int64_t k) {
-    int64_t size = value_size(dtype), n = o->lines - line < MX8_VF ? o->lines - line : MX8_VF;
+    int64_t size = (int64_t)dtype_size(dtype), n = o->lines - line < MX8_VF ? o->lines - line : MX8_VF;
     if (k * size % 64) return;
     for (int64_t i = 0; i < n; i++) __builtin_prefetch((const char *)o->data + ((line + i) * o->ls + k0 + k) * size);
 }

@@ -44,8 +44,8 @@ struct Walk {
     }
 };
 
-// What fills the slots; `direct` is one whose threads bring the values in registers. Piece s of a tile is column half s/2, row half s%2; `slot` and `parity` say where the n-th tile's
-// piece s comes and in which phase of the slot's barrier. The first `threads` threads call: `start` once, `begin` at each
+// What fills the slots; a `direct` one's threads bring the values in registers. Piece s of a tile is column half s/2, row half
+// s%2; `slot` and `parity` say where the n-th tile's piece s comes and in which phase of the slot's barrier. The first `threads` threads call: `start` once, `begin` at each
 // tile, `after_a` when pass A of piece s is over (where `early`), `freed` when pass B is.
 __device__ __forceinline__ void load_piece(const CUtensorMap *m, uint32_t bar, uint32_t dst, const Tile &tile, int s, int rows) {
     const int y = s % 2 * 128; // a piece without rows of the group starts outside the matrix: zeros, and nothing is read
