@@ -149,11 +149,19 @@ def main():
     p.add_argument("--no-compile", action="store_true")
     p.add_argument("--expandable-segments", action="store_true", help="the allocator grows segments instead of freeing")
     p.add_argument("--profile", action="store_true", help="print the ten longest kernel families of one step")
+    p.add_argument("--wait", action="store_true", help="begin when a line comes on standard input")
     a = p.parse_args()
     if "," in a.recipe:
-        # Each in a process of its own: peak memory and the compiler's caches start afresh; a later --recipe wins.
-        codes = [subprocess.run([sys.executable, *sys.argv, "--recipe", r]).returncode for r in a.recipe.split(",")]
-        sys.exit(max(codes))
+        # Each in a process of its own: peak memory and the compiler's caches start afresh; a later --recipe wins. All
+        # import PyTorch at once, which takes as long as a dozen steps, then wait for their turn.
+        jobs = [subprocess.Popen([sys.executable, *sys.argv, "--wait", "--recipe", r], stdin=subprocess.PIPE)
+                for r in a.recipe.split(",")]
+        for job in jobs:
+            job.communicate(b"go\n")
+        sys.exit(any(job.returncode for job in jobs))
+    if a.wait:
+        sys.stdin.readline()
+    begun = time.perf_counter()
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("MASTER_PORT", "29531")
     dist.init_process_group("nccl", rank=0, world_size=1)
@@ -243,7 +251,7 @@ def main():
         reserved_gib=round(torch.cuda.max_memory_reserved() / 2**30, 2),
         step_ms=round(step_s * 1e3, 1), kernels_ms=total_kernels,
         alloc_retries=sum(retries), step_ms_without_retries=round(statistics.median(calm) * 1e3, 1) if calm else None,
-        alloc_conf=os.environ.get("PYTORCH_CUDA_ALLOC_CONF"), products=paths,
+        alloc_conf=os.environ.get("PYTORCH_CUDA_ALLOC_CONF"), products=paths, wall_s=round(time.perf_counter() - begun, 1),
         first_loss=round(losses[0], 4), last_loss=round(losses[-1], 4), torch=torch.__version__)))
     dist.destroy_process_group()
 

@@ -188,7 +188,7 @@ static enum mx8_status infer_rotation(struct mx8_op_call *call, const struct mx8
     struct mx8_dims d;
     MX8_TRY(mx8i_bind_inputs(&d, "rope", call, pass, 0, 2));
     int64_t cols = mx8i_get_dim(&d, 'C'), head = 2 * mx8i_get_dim(&d, 'P'), heads = call->options.n_heads;
-    if (head == 0 || cols % head != 0 || (heads != 0 && cols != heads * head))
+    if (head == 0 || cols % head != 0 || (heads != 0 && cols / head != heads))
         return MX8_FAIL(MX8_INVALID_ARGUMENT,
             "rope: %s has %lld columns, expected n_heads (%lld) heads of %lld as in table", pass->in[0].name,
             (long long)cols, (long long)heads, (long long)head);
