@@ -1,12 +1,13 @@
 /* Quantizers: 1x32 blocks along rows, 32x1 blocks along columns, or both from one read of the source.
  *
  * The source is cut into cells. Rows alone whose scales are not tied together go through in runs of eight blocks
- * (quantize_rows.inl). Else a cell is 64 rows of up to 1024 columns, or of all where there are up to 2048, or as many
- * rows as scales tie together and fewer columns: long pieces of rows, because memory is read twice as fast that way as
- * in short ones, and faster still where rows are not cut. A cell is read to scratch, and its largest magnitudes with
- * it, while the cell before it is encoded (quantize_strip.inl); row codes are made on the way. Cells at an edge, and
- * sources whose columns are not contiguous, are first copied as f32 with zeros around, so that the inner loops only
- * know whole blocks.
+ * (quantize_rows.inl). Else a cell is 64 rows, or as many as scales tie together, of all columns where there are up to
+ * 2048, because memory is read fastest where rows are not cut. Of longer rows it has 1024 columns of floats: they are
+ * read to scratch as halves, a few rows at a time, while the cell before is encoded (quantize_strip.inl). bf16 is read
+ * twice where it lies, for the largest magnitudes and for the codes: the second time from the second-level cache, which
+ * 256 columns suit; the cell that follows is only prefetched meanwhile. Row codes are made in the first reading. Cells
+ * at an edge, and sources whose columns are not contiguous, are first copied as f32 with zeros around, so that the
+ * inner loops only know whole blocks.
  *
  * Bytes moved: 2 (bf16) or 4 (f32) in, 1 + 1/32 out for each orientation. docs/cpu.md has the measured rates and what
  * holds them back. */
@@ -53,7 +54,7 @@ struct grid {
 static struct grid choose_grid(const struct mx8_quant_job *j, int64_t threads) {
     int64_t rows = larger(STRIP_ROWS, larger(j->row_codes ? j->tile : 1, j->col_codes ? j->group : 1));
     int64_t most = CELL_VALUES / rows, down = (j->rows + rows - 1) / rows * j->batch;
-    int64_t cols = most / 2, line = blocks_of(j->cols) * MX8_BLOCK;
+    int64_t cols = j->src_dtype == MX8_BF16 ? LEAST_COLS : most / 2, line = blocks_of(j->cols) * MX8_BLOCK;
     if (line > 0 && line <= most && down >= 4 * threads) cols = line;
     while (cols > LEAST_COLS && (j->cols + cols - 1) / cols * down < 4 * threads) cols /= 2;
     struct grid g = {rows, cols, 0, 0};
@@ -180,8 +181,8 @@ static void push_cell(const struct mx8_quant_job *j, const struct grid *g, struc
     if (!whole && p->full) encode_cell(j, p, NULL); /* its source may lie where the copy goes */
     struct cell *to = &p->cell[!p->at];
     *to = *c;
-    to->halves = p->halves[!p->at];
     if (!whole) copy_cell(j, to, p->copy);
+    place_halves(to, p->halves[!p->at]);
     encode_cell(j, p, to);
 }
 

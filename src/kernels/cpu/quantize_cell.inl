@@ -5,8 +5,9 @@
  * exception that settle_amax deals with. A block with numbers too small for this, or whose saturated values are to be
  * counted, is encoded from the source in f32. Both ways give the same bits.
  *
- * The first pass copies a cell's halves to scratch, closely packed: the lines of a source whose rows are a power of two
- * apart meet in few sets of the caches and would be gone when the codes are made. */
+ * Halves of floats go to scratch in the first pass, closely packed: the lines of a source whose rows are a power of two
+ * apart meet in few sets of the caches, and twice as many would be gone when the codes are made. bf16 is its own half
+ * and is read a second time where it lies. */
 enum { CELL_VALUES = 131072, CELL_ENTRIES = CELL_VALUES / MX8_BLOCK }; /* at most */
 
 /* One cell. `rows` and `cols` are those that exist, row_limit the codes that a column gets: padding rows included. */
@@ -15,8 +16,10 @@ struct cell {
     int64_t ld;
     int32_t dtype;
     int64_t rows, cols, row_limit;
-    int64_t height, pitch; /* rows and columns of a whole cell */
-    uint16_t *halves;      /* the values as 16 bits: see halves_at */
+    int64_t height, pitch;  /* rows and columns of a whole cell */
+    uint16_t *scratch;      /* halves of floats, rows `spread` apart; NULL for bf16 */
+    const uint16_t *halves; /* scratch, or the source */
+    int64_t spread;
     uint8_t *row_codes, *row_scales, *col_codes, *col_scales;
     int stream_rows, stream_cols; /* codes go past the caches */
 };
@@ -33,11 +36,14 @@ struct scales {
 enum { STRIP_ROWS = 64, STRIP_COLS = 64 };
 
 /* Rows of scratch are a line more than a cell's columns apart, and so not in the same sets of the cache. */
-MX8_INLINE int64_t halves_pitch(const struct cell *c) {
-    return c->pitch + 32;
+static void place_halves(struct cell *c, uint16_t *scratch) {
+    int has_them = c->dtype == MX8_BF16;
+    c->scratch = has_them ? NULL : scratch;
+    c->halves = has_them ? (const uint16_t *)c->src : scratch;
+    c->spread = has_them ? c->ld : c->pitch + 32;
 }
-MX8_INLINE uint16_t *halves_at(const struct cell *c, int64_t row, int64_t col) {
-    return c->halves + row * halves_pitch(c) + col;
+MX8_INLINE const uint16_t *halves_at(const struct cell *c, int64_t row, int64_t col) {
+    return c->halves + row * c->spread + col;
 }
 
 static int64_t smaller(int64_t a, int64_t b) {
@@ -131,7 +137,8 @@ MX8_INLINE void cut_halves(const void *src, int64_t at, int32_t dtype, vh *to) {
 
 enum { READ_BLOCKS = 4 };
 
-/* A few rows of `across` blocks to scratch, the largest magnitudes of their columns on top of those in col_amax. */
+/* A few rows of `across` blocks, floats to scratch; the largest magnitudes of their columns on top of those in
+ * col_amax. */
 MX8_INLINE void gather_blocks(
     const struct cell *c, int32_t dtype, int64_t row, int64_t rows, int64_t col, int across, uint16_t *col_amax) {
     vh most[READ_BLOCKS][VB_HALVES];
@@ -139,11 +146,11 @@ MX8_INLINE void gather_blocks(
         for (int v = 0; v < VB_HALVES; v++) most[b][v] = vh_load(col_amax + b * MX8_BLOCK + v * 2 * MX8_VF);
     for (int64_t r = row; r < row + rows; r++) {
         for (int b = 0; b < across; b++) {
-            uint16_t *to = halves_at(c, r, col + b * MX8_BLOCK);
+            uint16_t *to = dtype == MX8_BF16 ? NULL : c->scratch + r * c->spread + col + b * MX8_BLOCK;
             vh value[VB_HALVES];
             cut_halves(c->src, r * c->ld + col + b * MX8_BLOCK, dtype, value);
             for (int v = 0; v < VB_HALVES; v++) {
-                vh_store(to + v * 2 * MX8_VF, value[v]);
+                if (to) vh_store(to + v * 2 * MX8_VF, value[v]);
                 most[b][v] = vh_max(most[b][v], vh_and(value[v], vh_set(0x7FFF)));
             }
         }

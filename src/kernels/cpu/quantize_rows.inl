@@ -1,6 +1,6 @@
 /* Rows whose scales are not tied to other rows': a run of eight blocks at a time, the scales of the next run found
  * before the codes of this one are made, so that the processor has something to do while it waits for either. */
-enum { RUN_BLOCKS = 8, RUN = RUN_BLOCKS * MX8_BLOCK, AHEAD = 2048 /* bytes read ahead */ };
+enum { RUN_BLOCKS = 8, RUN = RUN_BLOCKS * MX8_BLOCK, AHEAD = 4096 /* bytes read ahead */ };
 
 struct run {
     uint16_t halves[RUN];
@@ -12,11 +12,12 @@ struct run {
 };
 
 /* Reads `blocks` blocks and finds the upper halves of their largest magnitudes. With col_amax the cell's columns are
- * wanted too: halves go to its scratch. */
+ * wanted too: halves of floats go to its scratch. */
 MX8_INLINE vh read_run(const struct cell *c, int32_t dtype, int64_t blocks, uint16_t *col_amax, struct run *r) {
     int64_t at = r->row * c->ld + r->col, size = dtype == MX8_BF16 ? 2 : 4;
     vh most[MX8_VF];
-    r->from = col_amax ? halves_at(c, r->row, r->col) : dtype == MX8_BF16 ? (const uint16_t *)c->src + at : r->halves;
+    uint16_t *to = dtype == MX8_BF16 ? NULL : col_amax ? c->scratch + r->row * c->spread + r->col : r->halves;
+    r->from = to ? to : (const uint16_t *)c->src + at;
 #pragma GCC unroll 16
     for (int i = 0; i < MX8_VF; i++) {
         vh value[VB_HALVES];
@@ -27,11 +28,10 @@ MX8_INLINE vh read_run(const struct cell *c, int32_t dtype, int64_t blocks, uint
             __builtin_prefetch((const char *)c->src + (at + i * MX8_BLOCK) * size + AHEAD + b);
 #pragma GCC unroll 2
         for (int v = 0; v < VB_HALVES; v++) {
-            int64_t lane = r->col + i * MX8_BLOCK + v * 2 * MX8_VF;
-            uint16_t *to = col_amax ? halves_at(c, r->row, lane) : r->halves + (lane - r->col);
+            int64_t lane = i * MX8_BLOCK + v * 2 * MX8_VF;
             vh magnitude = vh_and(value[v], vh_set(0x7FFF));
-            if (dtype != MX8_BF16 || col_amax) vh_store(to, value[v]);
-            if (col_amax) vh_store(col_amax + lane, vh_max(magnitude, vh_load(col_amax + lane)));
+            if (to) vh_store(to + lane, value[v]);
+            if (col_amax) vh_store(col_amax + r->col + lane, vh_max(magnitude, vh_load(col_amax + r->col + lane)));
             most[i] = v ? vh_max(most[i], magnitude) : magnitude;
         }
     }

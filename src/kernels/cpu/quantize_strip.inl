@@ -1,8 +1,8 @@
 /* Codes of a cell's columns once its scales are known, and of its rows where these share scales.
  *
  * Codes leave from registers, whole cache lines at a time, and past the caches where the output is larger than those:
- * 64 columns of a row are a line, and 64 rows of a column. Between the strips of a cell the next cell is read, some
- * rows at a time, which were prefetched meanwhile: the memory's time and the arithmetic's pass together. */
+ * 64 columns of a row are a line, and 64 rows of a column. Meanwhile lines of the next cell are prefetched, as many as
+ * are encoded; where it goes to scratch, it is read between the strips, some rows at a time. */
 enum { GATHER_ROWS = 8 };
 
 /* What a cell's codes are made from. */
@@ -35,9 +35,15 @@ static void restart_lines(struct reader *r) {
     r->left = c->cols * size / 64;
 }
 
+/* bf16 is only prefetched, then read at once: two cells in the second-level cache. */
+static int reads_at_once(const struct cell *c) {
+    return c->dtype == MX8_BF16;
+}
+
 /* As many rows at a time as the encoder takes blocks between two calls of read_some. */
 static void start_reader(struct reader *r) {
-    for (r->step = 1; r->step < MX8_BLOCK && 2 * r->step * r->cell->cols <= STRIP_COLS * MX8_BLOCK;) r->step *= 2;
+    r->step = reads_at_once(r->cell) ? MX8_BLOCK : 1;
+    while (r->step < MX8_BLOCK && 2 * r->step * r->cell->cols <= STRIP_COLS * MX8_BLOCK) r->step *= 2;
     restart_lines(r);
 }
 
@@ -82,7 +88,7 @@ static int64_t rows_to_read(const struct cell *c) {
 
 /* The next rows, and a start on those after them. */
 static void read_some(const struct mx8_quant_job *j, struct reader *r) {
-    if (!r->cell || r->row >= rows_to_read(r->cell)) return;
+    if (!r->cell || reads_at_once(r->cell) || r->row >= rows_to_read(r->cell)) return;
     read_rows(j, r);
     restart_lines(r);
 }
@@ -135,7 +141,7 @@ MX8_INLINE void encode_eight(const struct mx8_quant_job *j, const struct cell *c
     const uint16_t *row_offset = rows ? e->row->amax + col / MX8_BLOCK * c->height + row : NULL;
     const uint16_t *from = halves_at(c, row, col);
     uint8_t *to = rows ? c->row_codes + row * j->row_code_stride[1] + col * j->row_code_stride[2] : NULL;
-    for (int i = 0; i < GATHER_ROWS; i++, from += halves_pitch(c)) {
+    for (int i = 0; i < GATHER_ROWS; i++, from += c->spread) {
 #pragma GCC unroll 2
         for (int h = 0; h < across; h++) {
             struct halves values = load_halves(from + h * MX8_BLOCK, e->f);
