@@ -8,14 +8,10 @@
  * must give the same bits, "any order" excepted. TFLOP/s counts 4 d operations a visible pair forward and 10 d
  * backward; "burst" is the median of 9 batches, "sustained" without a pause for --sustain seconds (2). Exit 1 when a
  * check fails, or when cuDNN is there and refuses a shape. */
-#include <dlfcn.h>
 #include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-#include "kernels/cuda/backend.h"
+
+static const char program[] = "cuda_attention";
+#include "cuda_open.h"
 
 enum { OWN, FIXED, ANY, MODES, O = 0, LSE, DQ, DK, DV, RESULTS, BATCHES = 9 };
 static const char *const mode_names[] = {"own", "cuDNN", "cuDNN, any order"};
@@ -35,36 +31,8 @@ static const struct shape checked[] = {
 };
 static const struct shape timed[] = {{8, 8192, 40, 8, 128}, {8, 2048, 40, 8, 128}, {8, 4096, 32, 32, 64}};
 
-static struct mx8_exec exec;
 static double sustain_seconds = 2;
 static int failures;
-
-static enum mx8_status report_failure(enum mx8_status status, const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    vfprintf(stderr, format, arguments);
-    va_end(arguments);
-    fputc('\n', stderr);
-    return status;
-}
-
-static void require(enum mx8_status status, const char *what) {
-    if (status == MX8_OK) return;
-    fprintf(stderr, "cuda_attention: %s failed with status %d\n", what, (int)status);
-    exit(1);
-}
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void *reserve(size_t bytes) {
-    void *p;
-    require(exec.k->allocate(&exec, bytes, &p), "allocate");
-    return p;
-}
 
 /* ---- a job and its memory ---- */
 
@@ -268,24 +236,10 @@ static void time_shape(int mode, const struct shape *s) {
 /* ---- */
 
 static void use_mode(const char *path, int mode, void (**close)(void *)) {
-    static const struct mx8_cuda_host host = {report_failure};
     static const char *const choices[] = {"own", "cudnn", "cudnn"};
-    void *backend, *library = dlopen(path, RTLD_NOW), *symbol = library ? dlsym(library, "mx8_open_cuda") : NULL;
-    mx8_open_cuda_function open;
-    struct mx8_cuda_info info = {0};
-    if (!symbol) {
-        fprintf(stderr, "cuda_attention: %s\n", dlerror());
-        exit(1);
-    }
-    memcpy(&open, &symbol, sizeof open);
     setenv("MX8_ATTENTION", choices[mode], 1);
     setenv("MX8_ATTENTION_ORDER", mode == ANY ? "any" : "fixed", 1);
-    require(open(&host, 0, &exec.k, &backend, &info, close), "mx8_open_cuda");
-    exec.threads = 1;
-    exec.backend = backend;
-    exec.scratch_bytes = exec.k->scratch_size(1);
-    exec.scratch = reserve(exec.scratch_bytes);
-    printf("%s\n", info.reason);
+    open_library(path, close);
 }
 
 int main(int argc, char **argv) {

@@ -9,10 +9,6 @@
  * each code and scale byte once; TFLOP/s counts 2 M N K of the rows that exist. Times are wall-clock between two
  * synchronisations around many launches, so what a launch costs the host is hidden unless a kernel is shorter than
  * that. Data are Gaussian: zeros and constants draw less power and run faster. --quick leaves out the second shape. */
-#include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include "cuda_measure.h"
 
 #define MAX_EXPERTS      8 /* of the large shapes; memory is sized by them */
@@ -31,12 +27,6 @@ static struct {
     void *out;
     int32_t *offsets, *padded_ends;
 } buffers;
-
-static void *reserve(size_t bytes) {
-    void *p;
-    require(exec.k->allocate(&exec, bytes, &p), "allocate");
-    return p;
-}
 
 static uint16_t draw_bf16(uint64_t *state) {
     float sum = 0;
@@ -463,28 +453,10 @@ static void bench_dense(int64_t n) {
     time_product(&h, "bf16 dense", n, n, n, 1, 0);
 }
 
-static void open_library(const char *path) {
-    static const struct mx8_cuda_host host = {report_failure};
-    void *backend, *library = dlopen(path, RTLD_NOW), *symbol = library ? dlsym(library, "mx8_open_cuda") : NULL;
-    mx8_open_cuda_function open;
-    struct mx8_cuda_info info;
-    void (*close)(void *);
-    if (!symbol) {
-        fprintf(stderr, "cuda_kernels: %s\n", dlerror());
-        exit(1);
-    }
-    memcpy(&open, &symbol, sizeof open);
-    require(open(&host, 0, &exec.k, &backend, &info, &close), "mx8_open_cuda");
-    exec.threads = 1;
-    exec.backend = backend;
-    exec.scratch_bytes = exec.k->scratch_size(1);
-    exec.scratch = reserve(exec.scratch_bytes);
-    printf("%s\n%-34s %-34s %12s %8s %8s\n", info.reason, "kernel", "shape", "burst", "burst", "sustained");
-}
-
 int main(int argc, char **argv) {
     const char *library = "libmx8_cuda.so", *json_path = NULL;
     int quick = 0;
+    void (*close)(void *);
     for (int i = 1; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : NULL;
         if (strcmp(argv[i], "--quick") == 0) {
@@ -513,7 +485,8 @@ int main(int argc, char **argv) {
         perror(json_path);
         return 1;
     }
-    open_library(library);
+    open_library(library, &close);
+    printf("%-34s %-34s %12s %8s %8s\n", "kernel", "shape", "burst", "burst", "sustained");
     meter = open_power_meter(0);
     size_t tokens = (size_t)(65536 + 128 * MAX_EXPERTS) * 8192;
     prepare_buffers(tokens + PATTERN, tokens, (size_t)MAX_EXPERTS * 8192 * 5120 * sizeof(float));

@@ -4,44 +4,19 @@
 #define MX8_BENCH_CUDA_MEASURE_H
 
 #include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 #include <unistd.h>
-#include "kernels/cuda/backend.h"
 #include "power.h"
+
+static const char program[] = "cuda_kernels";
+#include "cuda_open.h"
 
 #define BATCHES 15
 
-static struct mx8_exec exec;
 static FILE *json;
 static int json_lines;
 static double sustain_seconds = 2;
 static const char *only;
 static struct power_meter meter;
-
-static enum mx8_status report_failure(enum mx8_status status, const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    vfprintf(stderr, format, arguments);
-    va_end(arguments);
-    fputc('\n', stderr);
-    return status;
-}
-
-static void require(enum mx8_status status, const char *what) {
-    if (status == MX8_OK) return;
-    fprintf(stderr, "cuda_kernels: %s failed with status %d\n", what, (int)status);
-    exit(1);
-}
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* One kernel call; exactly one of the jobs is meant. */
 struct task {

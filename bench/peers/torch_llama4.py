@@ -153,7 +153,7 @@ def main():
     a = p.parse_args()
     if "," in a.recipe:
         # Each in a process of its own: peak memory and the compiler's caches start afresh; a later --recipe wins. All
-        # import PyTorch at once, which takes as long as a dozen steps, then wait for their turn.
+        # import PyTorch at once, then wait for their turn.
         jobs = [subprocess.Popen([sys.executable, *sys.argv, "--wait", "--recipe", r], stdin=subprocess.PIPE)
                 for r in a.recipe.split(",")]
         for job in jobs:

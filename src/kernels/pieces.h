@@ -36,16 +36,21 @@ static inline int64_t mx8i_size_largest_piece(const struct mx8_quant_job *j, int
     return mx8i_size_piece(j, &p);
 }
 
+/* Has a job read packed matrices of its shape in bf16. */
+static inline void mx8i_read_packed(struct mx8_quant_job *j, const void *values) {
+    j->src = values;
+    j->src_dtype = MX8_BF16;
+    j->src_stride[0] = j->rows * j->cols;
+    j->src_stride[1] = j->cols;
+    j->src_stride[2] = 1;
+}
+
 /* The job of a piece whose values in bf16 are packed at `values`. */
 static inline struct mx8_quant_job mx8i_cut_codes(
     const struct mx8_quant_job *j, const struct mx8_piece *p, const void *values) {
     const int64_t block = p->row / MX8_BLOCK, is_last = p->row + p->count == j->rows;
     struct mx8_quant_job part = *j;
-    part.src = values;
-    part.src_dtype = MX8_BF16;
-    part.src_stride[0] = j->rows * j->cols;
-    part.src_stride[1] = j->cols;
-    part.src_stride[2] = 1;
+    mx8i_read_packed(&part, values);
     if (j->row_codes) {
         part.row_codes += p->entry * j->row_code_stride[0] + p->row * j->row_code_stride[1];
         part.row_scales += p->entry * j->row_scale_stride[0] + p->row * j->row_scale_stride[1];

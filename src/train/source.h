@@ -32,10 +32,10 @@ struct mx8_source {
     char *path, *description;
     struct mx8_data_part *part; /* in the stream's order */
     int64_t n_parts;
-    int full;    /* no more files are wanted */
+    int full;       /* no more files are wanted */
     int in_folder;  /* text: files were not named one by one */
     int64_t binary; /* of them, left out because they are no text */
-    int vouched; /* a manifest says what made the shards of the folder at hand */
+    int vouched;    /* a manifest says what made the shards of the folder at hand */
     /* tokens [at, at + n) of the stream, at + n <= total */
     enum mx8_status (*read)(const struct mx8_source *s, int64_t at, int64_t n, int32_t *out);
 };

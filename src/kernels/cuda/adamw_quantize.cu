@@ -192,11 +192,7 @@ bool take(const struct mx8_exec *x, const struct mx8_adamw_job *a, const struct 
     if (backend_of(x)->capability != 90 || !j->row_codes || !j->col_codes || j->n_groups) return false;
     if (!is_aligned(a->master) || !is_aligned(a->grad) || !is_aligned(a->m) || !is_aligned(a->v)) return false;
     struct mx8_quant_job k = *j;
-    k.src = nullptr;
-    k.src_dtype = MX8_BF16;
-    k.src_stride[0] = j->rows * j->cols;
-    k.src_stride[1] = j->cols;
-    k.src_stride[2] = 1;
+    mx8i_read_packed(&k, nullptr);
     if (!takes(&k)) return false;
     *out = make_job(&k);
     return fits_256(*out);
