@@ -1,6 +1,7 @@
 /* Rows whose scales are not tied to other rows': a run of eight blocks at a time, the scales of the next run found
  * before the codes of this one are made, so that the processor has something to do while it waits for either. */
 enum { RUN_BLOCKS = 8, RUN = RUN_BLOCKS * MX8_BLOCK, AHEAD = 4096 /* bytes read ahead */ };
+enum { MEND_BLOCKS = 4 /* whose codes are looked at before they are stored */ };
 
 struct run {
     uint16_t halves[RUN];
@@ -79,23 +80,53 @@ static __attribute__((noinline)) void encode_run_again(const struct mx8_quant_jo
     }
 }
 
+/* Those of a few blocks' codes that are not as they should be, once more. */
+static __attribute__((noinline)) void mend_codes(
+    const struct cell *c, struct f8_format f, const struct run *r, int first, int n, vb *codes) {
+    for (int i = 0; i < n; i++) {
+        vb least = vb_set(255);
+        struct halves h = load_halves(r->from + (first + i) * MX8_BLOCK, f);
+        vh same[2] = {vh_set(r->offset[first + i]), vh_set(r->offset[first + i])};
+        encode_halves(&h, same, f, &least);
+        if (!is_missed(&h, least, f)) continue;
+        int64_t at = r->row * c->ld + r->col + (first + i) * MX8_BLOCK;
+        codes[i] = encode_block(c->src, at, c->dtype, r->byte[first + i], f, NULL);
+    }
+}
+
+/* The codes of a whole run. They are right before they leave: a line that went past the caches would have to come back
+ * from memory, and one run in forty of normally distributed values has a code to mend. */
+MX8_INLINE void encode_whole_run(const struct cell *c, struct f8_format f, const struct run *r, uint8_t *to) {
+    const uint16_t *from = r->from;
+    const int stream = c->stream_rows;
+    for (int first = 0; first < RUN_BLOCKS; first += MEND_BLOCKS) {
+        vb codes[MEND_BLOCKS], least = vb_set(255);
+#pragma GCC unroll 4
+        for (int i = 0; i < MEND_BLOCKS; i++) {
+            struct halves h = load_halves(from + (first + i) * MX8_BLOCK, f);
+            vh offset = vh_set(r->offset[first + i]), same[2] = {offset, offset};
+            codes[i] = encode_halves(&h, same, f, &least);
+        }
+        if (may_miss(least, f)) mend_codes(c, f, r, first, MEND_BLOCKS, codes);
+#pragma GCC unroll 4
+        for (int i = 0; i < MEND_BLOCKS; i++) {
+            if (stream)
+                vb_stream_lanes(to + (first + i) * MX8_BLOCK, codes[i]);
+            else
+                vb_store_lanes(to + (first + i) * MX8_BLOCK, codes[i]);
+        }
+    }
+}
+
 MX8_INLINE void encode_run(const struct mx8_quant_job *j, const struct cell *c, struct f8_format f, int exact,
     int64_t *clipped, const struct run *r) {
     int plain = r->blocks == RUN_BLOCKS && j->row_code_stride[2] == 1 && c->cols - r->col >= RUN;
-    uint8_t *to = c->row_codes + r->row * j->row_code_stride[1] + r->col * j->row_code_stride[2];
-    vb least = vb_set(255);
     scatter(c->row_scales + r->row * j->row_scale_stride[1] + r->col / MX8_BLOCK * j->row_scale_stride[2],
         j->row_scale_stride[2], r->byte, r->blocks);
-    for (int b = 0; b < RUN_BLOCKS && plain; b++) {
-        struct halves h = load_halves(r->from + b * MX8_BLOCK, f);
-        vh offset = vh_set(r->offset[b]), same[2] = {offset, offset};
-        vb codes = encode_halves(&h, same, f, &least);
-        if (c->stream_rows)
-            vb_stream_lanes(to + b * MX8_BLOCK, codes);
-        else
-            vb_store_lanes(to + b * MX8_BLOCK, codes);
-    }
-    if (!plain || exact || r->hard || may_miss(least, f)) encode_run_again(j, c, f, exact, clipped, r);
+    if (!plain || exact || r->hard)
+        encode_run_again(j, c, f, exact, clipped, r);
+    else
+        encode_whole_run(c, f, r, c->row_codes + r->row * j->row_code_stride[1] + r->col);
 }
 
 /* The place of the run that follows; 0 if that is in row `end`. */
