@@ -24,17 +24,27 @@ MX8_INLINE int32_t half_spare(struct f8_format f) {
     return 7 - f.mantissa;
 }
 
-/* Scales of blocks from the upper halves of their largest magnitudes: `byte`, and what encode_halves takes from
- * magnitudes. Every rule is an addition that carries into the exponent where it rounds up: nothing, half a unit of the
- * code's last place, anything, more than 0.75. `hard` becomes more than zero where a block is NaN, or so small that
- * halves cannot have its codes; blocks of zeros get zeros for codes whatever is taken. */
-MX8_INLINE vh compute_scales(vh amax, int32_t rule, struct f8_format f, vh *offset, vh *hard) {
+/* A rule for scales: what is added to a largest magnitude, and the largest of finite blocks. Every rule is an addition
+ * that carries into the exponent where it rounds up: nothing, half a unit of the code's last place, anything, more than
+ * 0.75. */
+struct scale_rule {
+    vh up, finite;
+};
+
+MX8_INLINE struct scale_rule describe_rule(int32_t rule, struct f8_format f) {
     int32_t up = rule == MX8_SCALE_EVEN    ? 1 << (6 - f.mantissa)
                  : rule == MX8_SCALE_CEIL  ? 0x7F
                  : rule == MX8_SCALE_RCEIL ? 0x1F
                                            : 0;
-    vh nan = vh_gt(amax, vh_set(rule == MX8_SCALE_EVEN ? 0x7F7F - up : 0x7F7F)), bias = vh_set(half_bias(f));
-    vh byte = vh_subs(vh_shr(vh_add(amax, vh_set(up)), 7), vh_set(f.largest_exponent));
+    return (struct scale_rule){vh_set(up), vh_set(rule == MX8_SCALE_EVEN ? 0x7F7F - up : 0x7F7F)};
+}
+
+/* Scales of blocks from the upper halves of their largest magnitudes: their bytes, and what encode_halves takes from
+ * magnitudes. `hard` becomes more than zero where a block is NaN, or so small that halves cannot have its codes; blocks
+ * of zeros get zeros for codes whatever is taken. */
+MX8_INLINE vh compute_scales(vh amax, struct scale_rule rule, struct f8_format f, vh *offset, vh *hard) {
+    vh nan = vh_gt(amax, rule.finite), bias = vh_set(half_bias(f));
+    vh byte = vh_subs(vh_shr(vh_add(amax, rule.up), 7), vh_set(f.largest_exponent));
     *hard = vh_or(*hard, vh_or(nan, vh_min(amax, vh_subs(vh_add(bias, vh_set(1)), byte))));
     *offset = vh_sub(vh_shl(vh_subs(byte, bias), 7), vh_set(1 << (half_spare(f) - 1)));
     return vh_and(vh_or(byte, nan), vh_set(0xFF));
@@ -78,22 +88,45 @@ struct halves {
     vb sign, tie; /* 0x80 or 0, and 255 or 0 to add where rounding up would be wrong; in the order of vb_lane */
 };
 
-MX8_INLINE struct halves load_halves(const uint16_t *at, struct f8_format f) {
+/* Constants of this. */
+struct half_masks {
+    vh magnitude, low;
+    vb half, sign, largest;
+};
+
+MX8_INLINE struct half_masks make_masks(struct f8_format f) {
+    return (struct half_masks){
+        .magnitude = vh_set(0x7FFF),
+        .low = vh_set((2 << half_spare(f)) - 1),
+        .half = vb_set(1 << (half_spare(f) - 1)),
+        .sign = vb_set(0x80),
+        .largest = vb_set(f.largest_code),
+    };
+}
+
+/* The same for a loop with calls that seldom happen: compilers would make constants anew behind each. */
+MX8_INLINE struct half_masks keep_masks(struct half_masks k) {
+    return (struct half_masks){
+        vh_keep(k.magnitude), vh_keep(k.low), vb_keep(k.half), vb_keep(k.sign), vb_keep(k.largest)};
+}
+
+MX8_INLINE struct halves load_halves(const uint16_t *at, const struct half_masks *k) {
     vh value[VB_HALVES], low[VB_HALVES];
     struct halves h;
 #pragma GCC unroll 2
     for (int v = 0; v < VB_HALVES; v++) {
         value[v] = vh_load(at + v * 2 * MX8_VF);
-        h.magnitude[v] = vh_and(value[v], vh_set(0x7FFF));
-        low[v] = vh_and(value[v], vh_set((2 << half_spare(f)) - 1));
+        h.magnitude[v] = vh_and(value[v], k->magnitude);
+        low[v] = vh_and(value[v], k->low);
     }
-    h.tie = vb_equal(vb_pack(low), vb_set(1 << (half_spare(f) - 1)));
-    h.sign = vb_pack_signs(value);
+    h.tie = vb_equal(vb_pack(low), k->half);
+    h.sign = vb_pack_signs(value, k->sign);
     return h;
 }
 
 /* Codes of 32 values. `least` keeps the smallest of a lane. */
-MX8_INLINE vb encode_halves(const struct halves *h, const vh *offset, struct f8_format f, vb *least) {
+MX8_INLINE vb encode_halves(
+    const struct halves *h, const vh *offset, struct f8_format f, const struct half_masks *k, vb *least) {
     vh made[VB_HALVES];
 #pragma GCC unroll 2
     for (int v = 0; v < VB_HALVES; v++) {
@@ -102,7 +135,7 @@ MX8_INLINE vb encode_halves(const struct halves *h, const vh *offset, struct f8_
     }
     vb packed = vb_pack(made);
     *least = vb_min(*least, packed);
-    return vb_or(vb_min(vb_add(packed, h->tie), vb_set(f.largest_code)), h->sign);
+    return vb_or(vb_min(vb_add(packed, h->tie), k->largest), h->sign);
 }
 
 /* Whether some lane's code may be wrong, and whether one of these is. */

@@ -75,7 +75,8 @@ static void merge_amax(uint16_t *amax, int64_t lines, int64_t width, int64_t pit
 }
 
 /* n entries; whole vectors are read and written. amax becomes offsets. */
-MX8_INLINE int find_scales(uint16_t *amax, uint8_t *byte, int64_t n, int32_t rule, struct f8_format f) {
+MX8_INLINE int find_scales(uint16_t *amax, uint8_t *byte, int64_t n, int32_t rule_name, struct f8_format f) {
+    struct scale_rule rule = describe_rule(rule_name, f);
     vh hard = vh_set(0);
     for (int64_t i = 0; i < n; i += MX8_BLOCK) {
         vh bytes[VB_HALVES], offset;
@@ -111,6 +112,12 @@ MX8_INLINE void settle_amax(
     if (is_suspect(*amax, f) && exact_amax(src, ld, rows, cols) == (uint32_t)f.rounded) (*amax)--;
 }
 
+/* A prefetch that stays where it is written: compilers gather them, and the loads behind a burst of them wait. */
+MX8_INLINE void prefetch_here(const void *p) {
+    __builtin_prefetch(p);
+    __asm__ volatile("" ::: "memory");
+}
+
 /* Copies n bytes to places a stride apart. */
 MX8_INLINE void scatter(uint8_t *to, int64_t stride, const uint8_t *from, int64_t n) {
     if (stride == 1) {
@@ -135,7 +142,7 @@ MX8_INLINE void cut_halves(const void *src, int64_t at, int32_t dtype, vh *to) {
 
 /* ---- the first pass ---- */
 
-enum { READ_BLOCKS = 4 };
+enum { READ_BLOCKS = 4, SWEEP_ROWS = 4 };
 
 /* A few rows of `across` blocks, floats to scratch; the largest magnitudes of their columns on top of those in
  * col_amax. */
@@ -160,10 +167,14 @@ MX8_INLINE void gather_blocks(
 }
 
 MX8_INLINE void gather_rows(const struct cell *c, int32_t dtype, int64_t row, int64_t rows, uint16_t *col_amax) {
-    int64_t cols = blocks_of(c->cols) * MX8_BLOCK, col = 0;
-    for (; col + READ_BLOCKS * MX8_BLOCK <= cols; col += READ_BLOCKS * MX8_BLOCK)
-        gather_blocks(c, dtype, row, rows, col, READ_BLOCKS, col_amax + col);
-    for (; col < cols; col += MX8_BLOCK) gather_blocks(c, dtype, row, rows, col, 1, col_amax + col);
+    const int64_t cols = blocks_of(c->cols) * MX8_BLOCK, end = row + rows;
+    for (; row < end; row += SWEEP_ROWS) {
+        const int64_t n = smaller(SWEEP_ROWS, end - row);
+        int64_t col = 0;
+        for (; col + READ_BLOCKS * MX8_BLOCK <= cols; col += READ_BLOCKS * MX8_BLOCK)
+            gather_blocks(c, dtype, row, n, col, READ_BLOCKS, col_amax + col);
+        for (; col < cols; col += MX8_BLOCK) gather_blocks(c, dtype, row, n, col, 1, col_amax + col);
+    }
 }
 
 /* The largest magnitudes of a cell's rows, where rows share scales: columns stand in for rows. */

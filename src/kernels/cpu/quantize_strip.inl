@@ -101,10 +101,11 @@ static void read_rest(const struct mx8_quant_job *j, struct reader *r) {
 /* Those of eight rows of a block that are not as they should be, once more. */
 static __attribute__((noinline)) void encode_cols_again(const struct cell *c, const struct encoder *e, int64_t row,
     int64_t col, const uint8_t *bytes, const vh *offset, vb *rows) {
+    struct half_masks k = make_masks(e->f);
     for (int64_t i = 0; i < GATHER_ROWS; i++) {
         vb least = vb_set(255);
-        struct halves h = load_halves(halves_at(c, row + i, col), e->f);
-        encode_halves(&h, offset, e->f, &least);
+        struct halves h = load_halves(halves_at(c, row + i, col), &k);
+        encode_halves(&h, offset, e->f, &k, &least);
         if (!e->exact && !is_missed(&h, least, e->f)) continue;
         rows[i] = vb_set(0);
         if (row + i < c->rows)
@@ -117,12 +118,13 @@ static __attribute__((noinline)) void encode_rows_again(
     const struct mx8_quant_job *j, const struct cell *c, const struct encoder *e, int64_t row, int64_t col) {
     const int64_t *stride = j->row_code_stride;
     const int64_t first = col / MX8_BLOCK * c->height, end = smaller(row + GATHER_ROWS, c->rows);
+    struct half_masks k = make_masks(e->f);
     for (int64_t r = row; r < end; r++) {
         vb least = vb_set(255);
         uint8_t ordered[MX8_BLOCK];
-        struct halves h = load_halves(halves_at(c, r, col), e->f);
+        struct halves h = load_halves(halves_at(c, r, col), &k);
         vh offset[2] = {vh_set(e->row->amax[first + r]), vh_set(e->row->amax[first + r])};
-        vb codes = encode_halves(&h, offset, e->f, &least);
+        vb codes = encode_halves(&h, offset, e->f, &k, &least);
         if (e->exact || is_missed(&h, least, e->f))
             codes = encode_block(c->src, r * c->ld + col, c->dtype, e->row->byte[first + r], e->f, e->row_clipped);
         vb_store_lanes(ordered, codes);
@@ -141,15 +143,16 @@ MX8_INLINE void encode_eight(const struct mx8_quant_job *j, const struct cell *c
     const uint16_t *row_offset = rows ? e->row->amax + col / MX8_BLOCK * c->height + row : NULL;
     const uint16_t *from = halves_at(c, row, col);
     uint8_t *to = rows ? c->row_codes + row * j->row_code_stride[1] + col * j->row_code_stride[2] : NULL;
+    const struct half_masks k = make_masks(e->f);
     for (int i = 0; i < GATHER_ROWS; i++, from += c->spread) {
 #pragma GCC unroll 2
         for (int h = 0; h < across; h++) {
-            struct halves values = load_halves(from + h * MX8_BLOCK, e->f);
+            struct halves values = load_halves(from + h * MX8_BLOCK, &k);
             prefetch_line(next);
-            if (cols) out[h][i] = encode_halves(&values, offset[h], e->f, &least[0][h]);
+            if (cols) out[h][i] = encode_halves(&values, offset[h], e->f, &k, &least[0][h]);
             if (!plain) continue;
             vh factor = vh_set(row_offset[h * c->height + i]), same[2] = {factor, factor};
-            vb codes = encode_halves(&values, same, e->f, &least[1][h]);
+            vb codes = encode_halves(&values, same, e->f, &k, &least[1][h]);
             if (c->stream_rows)
                 vb_stream_lanes(to + h * MX8_BLOCK, codes);
             else

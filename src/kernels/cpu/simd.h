@@ -23,8 +23,9 @@
  *   vh_max_each(v)  vh_store_lower(p,v)       largest lane of each of MX8_VF vectors, zeros behind; the lower half
  *   vb: 32 bytes; vb_set or add min subs (not below 0) equal store, vb_is_zero(v), vb_stream(p,v) past the caches, p a
  *   multiple of 32, stream_fence() afterwards
- *   vb_pack(v)  vb_pack_signs(v)        32 halves below 0x8000: low bytes, 255 from there on; 0x80 where negative; in
+ *   vb_pack(v)  vb_pack_signs(v,s)      32 halves below 0x8000: low bytes, 255 from there on; s, 0x80, where negative; in
  *   the order of vb_lane(p)
+ *   vh_keep  vb_keep                    a constant that is held rather than made anew after each call that might happen
  *   vb_load_lanes  vb_store_lanes  vb_stream_lanes                                    memory has the lanes in order
  *   vb_gather8(to,r)       8 rows of 32 to groups of 8 that stood below each other; vb_join4 four of those to 32
  *   vm_and vm_or vm_any vm_first(n)

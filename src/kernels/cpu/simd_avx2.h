@@ -208,6 +208,10 @@ MX8_INLINE int vh_is_zero(vh v) { return _mm256_testz_si256(v, v); }
 #define vh_shl(v, n) _mm256_slli_epi16(v, n)
 #define vh_shr(v, n) _mm256_srli_epi16(v, n)
 
+MX8_INLINE vh vh_keep(vh v) {
+    __asm__("" : "+x"(v));
+    return v;
+}
 MX8_INLINE vh vh_round_odd(vi a, vi b) {
     const vi zero = _mm256_setzero_si256();
     vh high = _mm256_packus_epi32(vi_shr(a, 16), vi_shr(b, 16));

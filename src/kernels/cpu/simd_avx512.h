@@ -185,6 +185,10 @@ MX8_INLINE __m256i round_odd(vi v) {
     __m256i high = _mm512_cvtepi32_epi16(vi_shr(v, 16)), low = _mm512_cvtepi32_epi16(v);
     return _mm256_or_si256(high, _mm256_min_epu16(low, _mm256_set1_epi16(1)));
 }
+MX8_INLINE vh vh_keep(vh v) {
+    __asm__("" : "+v"(v));
+    return v;
+}
 MX8_INLINE vh vh_round_odd(vi a, vi b) {
     return _mm512_inserti64x4(_mm512_castsi256_si512(round_odd(a)), round_odd(b), 1);
 }

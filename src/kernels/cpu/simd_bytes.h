@@ -28,9 +28,11 @@ MX8_INLINE int vb_is_zero(vb v) {
     return any == 0;
 }
 MX8_INLINE vb vb_pack(const vh *v) { MX8_BYTE_LANES(v[i / 16].v[i % 16] < 255 ? v[i / 16].v[i % 16] : 255); }
-MX8_INLINE vb vb_pack_signs(const vh *v) { MX8_BYTE_LANES(v[i / 16].v[i % 16] >> 8 & 0x80); }
+MX8_INLINE vb vb_pack_signs(const vh *v, vb sign) { MX8_BYTE_LANES(v[i / 16].v[i % 16] >> 8 & sign.v[i]); }
+MX8_INLINE vb vb_keep(vb v) { return v; }
 MX8_INLINE vb vb_load_lanes(const uint8_t *p) { MX8_BYTE_LANES(p[i]); }
 MX8_INLINE void vb_store(uint8_t *p, vb v) { memcpy(p, v.v, 32); }
+MX8_INLINE void vb_store_first8(uint8_t *p, vb v) { memcpy(p, v.v, 8); }
 MX8_INLINE void vb_store_lanes(uint8_t *p, vb v) { memcpy(p, v.v, 32); }
 MX8_INLINE void vb_stream(uint8_t *p, vb v) { memcpy(p, v.v, 32); }
 MX8_INLINE void vb_stream_lanes(uint8_t *p, vb v) { memcpy(p, v.v, 32); }
@@ -59,24 +61,27 @@ MX8_INLINE vb vb_add(vb a, vb b) { return _mm256_add_epi8(a, b); }
 MX8_INLINE vb vb_equal(vb a, vb b) { return _mm256_cmpeq_epi8(a, b); }
 MX8_INLINE vb vb_subs(vb a, vb b) { return _mm256_subs_epu8(a, b); }
 MX8_INLINE int vb_is_zero(vb v) { return _mm256_testz_si256(v, v); }
+MX8_INLINE vb vb_keep(vb v) {
+    __asm__("" : "+x"(v));
+    return v;
+}
 MX8_INLINE void vb_store(uint8_t *p, vb v) { _mm256_storeu_si256((__m256i *)(void *)p, v); }
+MX8_INLINE void vb_store_first8(uint8_t *p, vb v) {
+    _mm_storel_epi64((__m128i *)(void *)p, _mm256_castsi256_si128(v));
+}
 MX8_INLINE void vb_stream(uint8_t *p, vb v) { _mm256_stream_si256((__m256i *)(void *)p, v); }
 
 #if defined(MX8_ISA_AVX512)
 MX8_INLINE int vb_lane(int p) { return p; }
 MX8_INLINE vb vb_in_order(vb v) { return v; }
 MX8_INLINE vb vb_pack(const vh *v) { return _mm512_cvtusepi16_epi8(v[0]); }
-MX8_INLINE vb vb_pack_signs(const vh *v) {
-    return _mm256_maskz_mov_epi8(_mm512_movepi16_mask(v[0]), _mm256_set1_epi8((char)0x80));
-}
+MX8_INLINE vb vb_pack_signs(const vh *v, vb sign) { return _mm256_maskz_mov_epi8(_mm512_movepi16_mask(v[0]), sign); }
 #else
 /* The packs work inside the 128-bit halves: the middle quarters change places. */
 MX8_INLINE int vb_lane(int p) { return (p & 7) | (p & 8) << 1 | (p & 16) >> 1; }
 MX8_INLINE vb vb_in_order(vb v) { return _mm256_permute4x64_epi64(v, 0xD8); }
 MX8_INLINE vb vb_pack(const vh *v) { return _mm256_packus_epi16(v[0], v[1]); }
-MX8_INLINE vb vb_pack_signs(const vh *v) {
-    return _mm256_and_si256(_mm256_packs_epi16(v[0], v[1]), _mm256_set1_epi8((char)0x80));
-}
+MX8_INLINE vb vb_pack_signs(const vh *v, vb sign) { return _mm256_and_si256(_mm256_packs_epi16(v[0], v[1]), sign); }
 #endif
 MX8_INLINE vb vb_load_lanes(const uint8_t *p) {
     return vb_in_order(_mm256_loadu_si256((const __m256i *)(const void *)p));

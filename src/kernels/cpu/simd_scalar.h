@@ -189,6 +189,7 @@ MX8_INLINE vh vh_subs(vh a, vh b) { MX8_HALF_LANES(a.v[i] > b.v[i] ? a.v[i] - b.
 MX8_INLINE vh vh_shl(vh a, int n) { MX8_HALF_LANES(a.v[i] << n); }
 MX8_INLINE vh vh_shr(vh a, int n) { MX8_HALF_LANES(a.v[i] >> n); }
 MX8_INLINE uint32_t round_odd(int32_t bits) { return (uint32_t)bits >> 16 | ((uint32_t)bits << 16 != 0); }
+MX8_INLINE vh vh_keep(vh v) { return v; }
 MX8_INLINE vh vh_round_odd(vi a, vi b) { MX8_HALF_LANES(round_odd(i < MX8_VF ? a.v[i] : b.v[i - MX8_VF])); }
 MX8_INLINE void vh_store_lower(uint16_t *p, vh v) { memcpy(p, &v, sizeof v / 2); }
 MX8_INLINE vh vh_max_each(const vh v[MX8_VF]) {
