@@ -137,15 +137,12 @@ MX8_INLINE void step_run(const struct mx8_quant_job *j, const struct cell *c, in
     if (p->col == cols) *p = first_run(j, c, p->row + 1);
 }
 
-/* Finds the scales of a run; whether encode_odd_run has to take it. */
+/* Finds the scales of a run; whether encode_odd_run has to take it: that of the float settle_amax looks for, too, is so
+ * small that its block is hard. */
 MX8_INLINE int find_run_scales(const struct mx8_quant_job *j, const struct cell *c, int32_t dtype, struct f8_format f,
     struct scale_rule rule, const struct run_place *p, uint16_t *halves, uint16_t *offset, uint16_t *col_amax) {
     vh hard = vh_set(0), made, bytes[2];
     vh amax = read_blocks(c, dtype, p->at, RUN_BLOCKS, halves, col_amax ? col_amax + p->col : NULL);
-    if (dtype != MX8_BF16 && j->rule == MX8_SCALE_RCEIL) { /* is_suspect */
-        int suspect = f.rounded >> 16 | 1;
-        hard = vh_and(vh_gt(amax, vh_set(suspect - 1)), vh_gt(vh_set(suspect + 1), amax));
-    }
     if (j->group > MX8_BLOCK) {
         vh_store(offset, amax);
         merge_amax(offset, 1, RUN_BLOCKS, RUN_BLOCKS, 1, j->group / MX8_BLOCK);
