@@ -38,7 +38,7 @@ static __attribute__((noinline)) void encode_odd_run(const struct mx8_quant_job 
     const int64_t *stride = j->row_code_stride, *scale_stride = j->row_scale_stride;
     const int64_t at = row * c->ld + col, blocks = smaller(RUN_BLOCKS, blocks_of(c->cols - col));
     const int is_bf16 = c->dtype == MX8_BF16;
-    uint16_t local[RUN], offset[MX8_BLOCK], *to = halves_of_run(c, row, col, col_amax != NULL, local);
+    uint16_t local[RUN], offset[MX8_BLOCK] = {0}, *to = halves_of_run(c, row, col, col_amax != NULL, local);
     uint8_t byte[MX8_BLOCK], ordered[MX8_BLOCK];
     struct half_masks k = make_masks(f);
     vh_store(offset, is_bf16 ? read_blocks(c, MX8_BF16, at, blocks, NULL, col_amax)
