@@ -312,12 +312,23 @@ static void clear_rest(const struct mx8_exec *x, const struct mx8_quant_job *j, 
     if (j->row_codes) clear_rows(x, j, batch, start);
 }
 
+/* Rows alone whose blocks lie one behind the other are one long row, without short runs at the end of each. */
+static void join_rows(struct mx8_quant_job *j) {
+    const int64_t *from = j->src_stride, *codes = j->row_code_stride, *scales = j->row_scale_stride;
+    if (j->col_codes || j->tile > 1 || j->n_groups > 0 || j->cols % j->group != 0) return;
+    if (from[2] != 1 || codes[2] != 1 || scales[2] != 1) return;
+    if (from[1] != j->cols || codes[1] != j->cols || scales[1] != j->cols / MX8_BLOCK) return;
+    j->cols *= j->rows;
+    j->rows = 1;
+}
+
 static enum mx8_status quantize(const struct mx8_exec *x, const struct mx8_quant_job *job) {
     struct mx8_quant_job j = *job;
     j.group = (int32_t)larger(j.group, MX8_BLOCK);
     j.tile = (int32_t)larger(j.tile, 1);
     j.col_tile = j.col_tile > 0 ? j.col_tile : j.tile;
     j.padding = (int32_t)larger(j.padding, MX8_BLOCK);
+    join_rows(&j);
     struct grid grid = choose_grid(&j, x->threads);
     int64_t cells = count_cells(&j, &grid), clipped = 0;
 #pragma omp parallel num_threads(x->threads) reduction(+ : clipped) if (cells > 2)

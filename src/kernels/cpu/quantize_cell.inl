@@ -75,15 +75,15 @@ static void merge_amax(uint16_t *amax, int64_t lines, int64_t width, int64_t pit
 }
 
 /* n entries; whole vectors are read and written. amax becomes offsets. */
-MX8_INLINE int find_scales(uint16_t *amax, uint8_t *byte, int64_t n, int32_t rule_name, struct f8_format f) {
-    struct scale_rule rule = describe_rule(rule_name, f);
+MX8_INLINE int find_scales(uint16_t *amax, uint8_t *byte, int64_t n, int32_t rule, struct f8_format f) {
+    const struct scale_rule described = describe_rule(rule, f);
     vh hard = vh_set(0);
     for (int64_t i = 0; i < n; i += MX8_BLOCK) {
         vh bytes[VB_HALVES], offset;
 #pragma GCC unroll 2
         for (int v = 0; v < VB_HALVES; v++) {
             uint16_t *at = amax + i + v * 2 * MX8_VF;
-            bytes[v] = compute_scales(vh_load(at), rule, f, &offset, &hard);
+            bytes[v] = compute_scales(vh_load(at), described, f, &offset, &hard);
             vh_store(at, offset);
         }
         vb_store_lanes(byte + i, vb_pack(bytes));
@@ -110,12 +110,6 @@ MX8_INLINE int is_suspect(uint16_t amax, struct f8_format f) {
 MX8_INLINE void settle_amax(
     uint16_t *amax, const float *src, int64_t ld, int64_t rows, int64_t cols, struct f8_format f) {
     if (is_suspect(*amax, f) && exact_amax(src, ld, rows, cols) == (uint32_t)f.rounded) (*amax)--;
-}
-
-/* A prefetch that stays where it is written: compilers gather them, and the loads behind a burst of them wait. */
-MX8_INLINE void prefetch_here(const void *p) {
-    __builtin_prefetch(p);
-    __asm__ volatile("" ::: "memory");
 }
 
 /* Copies n bytes to places a stride apart. */
@@ -245,6 +239,17 @@ static __attribute__((noinline)) vb encode_block(
     }
     if (clipped) *clipped += sum_lanes(over);
     return vb_load_lanes(codes);
+}
+
+/* 32 values of a row that has halves, too, again: those in f32 whose codes halves cannot have, or all. */
+MX8_INLINE vb encode_block_again(const struct cell *c, int64_t at, const uint16_t *from, uint16_t offset, uint8_t byte,
+    struct f8_format f, int exact, int64_t *clipped) {
+    const struct half_masks k = make_masks(f);
+    vb least = vb_set(255);
+    struct halves h = load_halves(from, &k);
+    vh same[2] = {vh_set(offset), vh_set(offset)};
+    vb codes = encode_halves(&h, same, f, &k, &least);
+    return exact || is_missed(&h, least, f) ? encode_block(c->src, at, c->dtype, byte, f, clipped) : codes;
 }
 
 /* The same, where every value has a scale of its own: NaN blocks get their code. */

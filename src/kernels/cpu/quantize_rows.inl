@@ -4,6 +4,12 @@
 enum { RUN_BLOCKS = 8, RUN = RUN_BLOCKS * MX8_BLOCK, AHEAD = 4096 /* bytes read ahead */ };
 enum { MEND_BLOCKS = 4 /* whose codes are looked at before they are stored */ };
 
+/* A prefetch that stays where it is written: compilers gather them, and the loads behind a burst of them wait. */
+MX8_INLINE void prefetch_here(const void *p) {
+    __builtin_prefetch(p);
+    __asm__ volatile("" ::: "memory");
+}
+
 /* Reads up to eight blocks from element `at` on and finds the upper halves of their largest magnitudes. Halves of
  * floats go to `to`. With col_amax the columns' are wanted too, and memory was prefetched by somebody else. */
 MX8_INLINE vh read_blocks(
@@ -40,7 +46,6 @@ static __attribute__((noinline)) void encode_odd_run(const struct mx8_quant_job 
     const int is_bf16 = c->dtype == MX8_BF16;
     uint16_t local[RUN], offset[MX8_BLOCK] = {0}, *to = halves_of_run(c, row, col, col_amax != NULL, local);
     uint8_t byte[MX8_BLOCK], ordered[MX8_BLOCK];
-    struct half_masks k = make_masks(f);
     vh_store(offset, is_bf16 ? read_blocks(c, MX8_BF16, at, blocks, NULL, col_amax)
                              : read_blocks(c, MX8_F32, at, blocks, to, col_amax));
     for (int64_t b = 0; b < blocks && !is_bf16 && j->rule == MX8_SCALE_RCEIL; b++)
@@ -48,14 +53,11 @@ static __attribute__((noinline)) void encode_odd_run(const struct mx8_quant_job 
     merge_amax(offset, 1, blocks, RUN_BLOCKS, 1, j->group / MX8_BLOCK);
     int hard = find_scales(offset, byte, MX8_BLOCK, j->rule, f);
     scatter(c->row_scales + row * scale_stride[1] + col / MX8_BLOCK * scale_stride[2], scale_stride[2], byte, blocks);
+    const uint16_t *from = is_bf16 ? (const uint16_t *)c->src + at : to;
     for (int64_t b = 0; b < blocks; b++) {
-        vb least = vb_set(255);
-        struct halves h = load_halves((is_bf16 ? (const uint16_t *)c->src + at : to) + b * MX8_BLOCK, &k);
-        vh same[2] = {vh_set(offset[b]), vh_set(offset[b])};
-        vb codes = encode_halves(&h, same, f, &k, &least);
-        int64_t begin = col + b * MX8_BLOCK;
-        if (clipped || hard || is_missed(&h, least, f))
-            codes = encode_block(c->src, at + b * MX8_BLOCK, c->dtype, byte[b], f, clipped);
+        int64_t in_run = b * MX8_BLOCK, begin = col + in_run;
+        vb codes =
+            encode_block_again(c, at + in_run, from + in_run, offset[b], byte[b], f, clipped != NULL || hard, clipped);
         vb_store_lanes(ordered, codes);
         scatter(c->row_codes + row * stride[1] + begin * stride[2], stride[2], ordered,
             smaller(MX8_BLOCK, c->cols - begin));
@@ -65,56 +67,8 @@ static __attribute__((noinline)) void encode_odd_run(const struct mx8_quant_job 
 /* Those of a few blocks' codes that are not as they should be, once more; the blocks begin at element `at`. */
 static __attribute__((noinline)) void mend_codes(const struct cell *c, struct f8_format f, int64_t at,
     const uint16_t *from, const uint16_t *offset, const uint8_t *byte, vb *codes) {
-    struct half_masks k = make_masks(f);
-    for (int i = 0; i < MEND_BLOCKS; i++) {
-        vb least = vb_set(255);
-        struct halves h = load_halves(from + i * MX8_BLOCK, &k);
-        vh same[2] = {vh_set(offset[i]), vh_set(offset[i])};
-        encode_halves(&h, same, f, &k, &least);
-        if (is_missed(&h, least, f)) codes[i] = encode_block(c->src, at + i * MX8_BLOCK, c->dtype, byte[i], f, NULL);
-    }
-}
-
-/* A run whose scales are known. */
-struct run {
-    int64_t at; /* its first element */
-    const uint16_t *from;
-    const uint16_t *offset; /* eight */
-    const char *ahead;      /* lines to prefetch; NULL: none */
-    const uint8_t *byte;
-    uint8_t *to;
-};
-
-/* Its codes. They are right before they leave: a line that went past the caches would have to come back from memory,
- * and one run in forty of normally distributed values has a code to mend. */
-MX8_INLINE void encode_whole_run(const struct cell *c, int32_t dtype, struct f8_format f, const struct half_masks *k,
-    int stream, const struct run *r) {
-#pragma GCC unroll 2
-    for (int first = 0; first < RUN_BLOCKS; first += MEND_BLOCKS) {
-        vb codes[MEND_BLOCKS], least = vb_set(255);
-#pragma GCC unroll 4
-        for (int i = 0; i < MEND_BLOCKS; i++) {
-            struct halves h = load_halves(r->from + (first + i) * MX8_BLOCK, k);
-            const int64_t size = dtype == MX8_BF16 ? 64 : 128;
-            for (int64_t b = 0; b < size && r->ahead; b += 64) prefetch_here(r->ahead + (first + i) * size + b);
-            vh offset = vh_set(r->offset[first + i]), same[2] = {offset, offset};
-            codes[i] = encode_halves(&h, same, f, k, &least);
-        }
-        if (__builtin_expect(may_miss(least, f), 0)) {
-            vb mended[MEND_BLOCKS]; /* a copy of its own leaves `codes` in registers */
-            for (int i = 0; i < MEND_BLOCKS; i++) mended[i] = codes[i];
-            mend_codes(c, f, r->at + first * MX8_BLOCK, r->from + first * MX8_BLOCK, r->offset + first, r->byte + first,
-                mended);
-            for (int i = 0; i < MEND_BLOCKS; i++) codes[i] = mended[i];
-        }
-#pragma GCC unroll 4
-        for (int i = 0; i < MEND_BLOCKS; i++) {
-            if (stream)
-                vb_stream_lanes(r->to + (first + i) * MX8_BLOCK, codes[i]);
-            else
-                vb_store_lanes(r->to + (first + i) * MX8_BLOCK, codes[i]);
-        }
-    }
+    for (int i = 0; i < MEND_BLOCKS; i++)
+        codes[i] = encode_block_again(c, at + i * MX8_BLOCK, from + i * MX8_BLOCK, offset[i], byte[i], f, 0, NULL);
 }
 
 /* A run among the whole ones of some rows. */
@@ -122,6 +76,38 @@ struct run_place {
     int64_t row, col, at; /* at: the source's element */
     uint8_t *codes, *scales;
 };
+
+/* The codes of a run from its halves, while lines from `ahead` on are prefetched, unless it is NULL. They are right
+ * before they leave: a line that went past the caches would have to come back from memory, and one run in forty of
+ * normally distributed values has a code to mend. */
+MX8_INLINE void encode_whole_run(const struct cell *c, int32_t dtype, struct f8_format f, const struct half_masks *k,
+    int stream, const struct run_place *p, const uint16_t *from, const uint16_t *offset, const char *ahead) {
+    const int64_t size = dtype == MX8_BF16 ? 64 : 128;
+#pragma GCC unroll 2
+    for (int first = 0; first < RUN_BLOCKS; first += MEND_BLOCKS) {
+        vb codes[MEND_BLOCKS], least = vb_set(255);
+#pragma GCC unroll 4
+        for (int i = 0; i < MEND_BLOCKS; i++) {
+            struct halves h = load_halves(from + (first + i) * MX8_BLOCK, k);
+            for (int64_t b = 0; b < size && ahead; b += 64) prefetch_here(ahead + (first + i) * size + b);
+            vh taken = vh_set(offset[first + i]), same[2] = {taken, taken};
+            codes[i] = encode_halves(&h, same, f, k, &least);
+        }
+        if (__builtin_expect(may_miss(least, f), 0)) {
+            vb mended[MEND_BLOCKS]; /* of its own, so that `codes` stays in registers */
+            mend_codes(
+                c, f, p->at + first * MX8_BLOCK, from + first * MX8_BLOCK, offset + first, p->scales + first, mended);
+            for (int i = 0; i < MEND_BLOCKS; i++) codes[i] = mended[i];
+        }
+#pragma GCC unroll 4
+        for (int i = 0; i < MEND_BLOCKS; i++) {
+            if (stream)
+                vb_stream_lanes(p->codes + (first + i) * MX8_BLOCK, codes[i]);
+            else
+                vb_store_lanes(p->codes + (first + i) * MX8_BLOCK, codes[i]);
+        }
+    }
+}
 
 MX8_INLINE struct run_place first_run(const struct mx8_quant_job *j, const struct cell *c, int64_t row) {
     return (struct run_place){
@@ -176,11 +162,10 @@ MX8_INLINE void encode_whole_runs(const struct mx8_quant_job *j, const struct ce
         const uint16_t *from = dtype == MX8_BF16 ? (const uint16_t *)c->src + now.at
                                                  : halves_of_run(c, now.row, now.col, col_amax != NULL, local[!which]);
         const char *source = (const char *)c->src + now.at * (dtype == MX8_BF16 ? 2 : 4);
-        struct run r = {now.at, from, offset[!which], col_amax ? NULL : source + AHEAD, now.scales, now.codes};
         if (__builtin_expect(odd != 0, 0))
             encode_odd_run(j, c, f, now.row, now.col, col_amax ? col_amax + now.col : NULL, NULL);
         else
-            encode_whole_run(c, dtype, f, &k, stream, &r);
+            encode_whole_run(c, dtype, f, &k, stream, &now, from, offset[!which], col_amax ? NULL : source + AHEAD);
         step_run(j, c, cols, &now);
     }
 }

@@ -118,15 +118,10 @@ static __attribute__((noinline)) void encode_rows_again(
     const struct mx8_quant_job *j, const struct cell *c, const struct encoder *e, int64_t row, int64_t col) {
     const int64_t *stride = j->row_code_stride;
     const int64_t first = col / MX8_BLOCK * c->height, end = smaller(row + GATHER_ROWS, c->rows);
-    struct half_masks k = make_masks(e->f);
     for (int64_t r = row; r < end; r++) {
-        vb least = vb_set(255);
         uint8_t ordered[MX8_BLOCK];
-        struct halves h = load_halves(halves_at(c, r, col), &k);
-        vh offset[2] = {vh_set(e->row->amax[first + r]), vh_set(e->row->amax[first + r])};
-        vb codes = encode_halves(&h, offset, e->f, &k, &least);
-        if (e->exact || is_missed(&h, least, e->f))
-            codes = encode_block(c->src, r * c->ld + col, c->dtype, e->row->byte[first + r], e->f, e->row_clipped);
+        vb codes = encode_block_again(c, r * c->ld + col, halves_at(c, r, col), e->row->amax[first + r],
+            e->row->byte[first + r], e->f, e->exact, e->row_clipped);
         vb_store_lanes(ordered, codes);
         scatter(c->row_codes + r * stride[1] + col * stride[2], stride[2], ordered, smaller(MX8_BLOCK, c->cols - col));
     }
