@@ -221,12 +221,18 @@ static void quantize_cases(const struct mx8_kernels *k) {
 }
 
 /* Outputs so large that kernels write them past the caches; the last strip of rows is half a strip. Rows that are read
- * whole, as long as a kernel does so, and of odd length; rows that are just too long. */
+ * whole, as long as a kernel does so, and of odd length; rows that are just too long; long ones, in strips of every
+ * height: 256, 64 and 32 rows, or tied together; and a change of height behind an odd number of strips. */
 static void large_output(const struct mx8_kernels *k) {
     static const struct quant_case large[] = {{1, 2080, 2048, BOTH, ROW_MAJOR, STORED, 0, 0, 0, NULL, 0, 0},
         {1, 330, 1103, BOTH, PITCHED, STORED, 0, 0, 0, NULL, 0, 0},
-        {1, 270, 2049, COLS, ROW_MAJOR, STORED, 0, 0, 0, NULL, 0, 0}};
-    for (int i = 0; i < 3; i++) check_case(k, &large[i], both_dtypes[(i + 1) % 2], MX8_SCALE_RCEIL, MX8_F8_E4M3, i != 1);
+        {1, 270, 2049, COLS, ROW_MAJOR, STORED, 0, 0, 0, NULL, 0, 0},
+        {1, 608, 2400, BOTH, PITCHED, STORED, 256, 1, 0, NULL, 0, 0},
+        {1, 608, 2400, BOTH, ROW_MAJOR, STORED, 0, 0, 0, NULL, 0, 0},
+        {1, 992, 1088, COLS, ROW_MAJOR, STORED, 0, 0, 0, NULL, 0, 0}};
+    const int n = sizeof large / sizeof *large;
+    for (int i = 0; i < n; i++) check_case(k, &large[i], both_dtypes[(i + 1) % 2], MX8_SCALE_RCEIL, MX8_F8_E4M3, i != 1);
+    check_case(k, &large[n - 2], MX8_BF16, MX8_SCALE_FLOOR, MX8_F8_E5M2, 0);
 }
 
 /* Every bf16 pattern, each in a block whose largest magnitude is 448, so that the factor is 1 or near it. */

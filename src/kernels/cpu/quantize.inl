@@ -1,11 +1,11 @@
 /* Quantizers: 1x32 blocks along rows, 32x1 blocks along columns, or both from one read of the source.
  *
  * The source is cut into cells. Rows alone whose scales are not tied together go through in runs of eight blocks
- * (quantize_rows.inl). Else a cell is 64 rows, or as many as scales tie together, of all columns where there are up to
- * 2048, because memory is read fastest where rows are not cut. Of longer rows it has 1024 columns of floats: they are
- * read to scratch as halves, a few rows at a time, while the cell before is encoded (quantize_strip.inl). bf16 is read
- * twice where it lies, for the largest magnitudes and for the codes: the second time from the second-level cache, which
- * 256 columns suit; the cell that follows is only prefetched meanwhile. Row codes are made in the first reading. Cells
+ * (quantize_rows.inl). Else a cell is 128 rows of all columns where there are up to 2048, because memory is read
+ * fastest where rows are not cut; of longer rows it is 256 rows of some columns, because codes of columns are written
+ * fastest in long pieces. Floats are read to scratch as halves, a few rows at a time, while the cell before is encoded
+ * (quantize_strip.inl). bf16 is read twice where it lies, for the largest magnitudes and for the codes, the second time
+ * from the caches; the cell that follows is only prefetched meanwhile. Row codes are made in the first reading. Cells
  * at an edge, and sources whose columns are not contiguous, are first copied as f32 with zeros around, so that the
  * inner loops only know whole blocks.
  *
@@ -20,9 +20,10 @@
 
 /* Bytes of a thread's scratch: a cell as f32, and two as halves, a line more to a row. */
 enum { CELL_FLOATS = CELL_VALUES * 4, HALVES = CELL_VALUES / 8 * 9, CELL_SCRATCH = CELL_FLOATS + 4 * HALVES };
-enum { LEAST_COLS = 256 };       /* of a cell: scales tie together as many */
-enum { ROW_CELL_COLS = 4096 };   /* cells of rows alone, whose scales are not tied to other rows' */
-enum { STREAM_CODES = 1 << 20 }; /* outputs from here on would not stay in the last cache anyway */
+enum { LEAST_ROWS = 64, LEAST_COLS = 256 }; /* of a cell; scales tie together as many columns */
+enum { WHOLE_COLS = 2048 };                 /* rows up to here are not cut */
+enum { ROW_CELL_COLS = 4096 };              /* cells of rows alone, whose scales are not tied to other rows' */
+enum { STREAM_CODES = 1 << 20 };            /* outputs from here on would not stay in the last cache anyway */
 
 /* ---- cells ---- */
 
@@ -51,16 +52,23 @@ struct grid {
     int runs;                   /* rows alone, whose scales are not tied to other rows' */
 };
 
+static int64_t count_whole(const struct mx8_quant_job *j, int64_t rows, int64_t cols) {
+    return (j->rows + rows - 1) / rows * j->batch * ((j->cols + cols - 1) / cols);
+}
+
+/* Four cells for a thread, if need be lower and narrower ones. */
 static struct grid choose_grid(const struct mx8_quant_job *j, int64_t threads) {
-    int64_t rows = larger(STRIP_ROWS, larger(j->row_codes ? j->tile : 1, j->col_codes ? j->group : 1));
-    int64_t most = CELL_VALUES / rows, down = (j->rows + rows - 1) / rows * j->batch;
-    int64_t cols = j->src_dtype == MX8_BF16 ? LEAST_COLS : most / 2, line = blocks_of(j->cols) * MX8_BLOCK;
-    if (line > 0 && line <= most && down >= 4 * threads) cols = line;
-    while (cols > LEAST_COLS && (j->cols + cols - 1) / cols * down < 4 * threads) cols /= 2;
-    struct grid g = {rows, cols, 0, 0};
+    const int64_t tied = larger(j->row_codes ? j->tile : 1, j->col_codes ? j->group : 1);
+    const int64_t least = larger(LEAST_ROWS, tied), line = blocks_of(j->cols) * MX8_BLOCK;
+    struct grid g = {.rows = line <= WHOLE_COLS ? CELL_VALUES / WHOLE_COLS : STRIP_ROWS};
+    g.cols = j->src_dtype == MX8_BF16 ? LEAST_COLS : 2 * LEAST_COLS;
+    if (line > 0 && line <= WHOLE_COLS && count_whole(j, least, line) >= 4 * threads) g.cols = line;
+    while (g.rows > least && count_whole(j, g.rows, g.cols) < 4 * threads) g.rows /= 2;
+    g.rows = larger(g.rows, least);
+    while (g.cols > LEAST_COLS && count_whole(j, g.rows, g.cols) < 4 * threads) g.cols /= 2;
     if (!j->col_codes && j->tile == 1) {
-        cols = larger(MX8_BLOCK, smaller(ROW_CELL_COLS, blocks_of(j->cols) * MX8_BLOCK));
-        g = (struct grid){ROW_CELL_COLS / cols, cols, 0, 1};
+        int64_t cols = larger(MX8_BLOCK, smaller(ROW_CELL_COLS, line));
+        g = (struct grid){.rows = ROW_CELL_COLS / cols, .cols = cols, .runs = 1};
     }
     g.across = (j->cols + g.cols - 1) / g.cols;
     return g;

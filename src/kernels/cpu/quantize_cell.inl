@@ -8,7 +8,7 @@
  * Halves of floats go to scratch in the first pass, closely packed: the lines of a source whose rows are a power of two
  * apart meet in few sets of the caches, and twice as many would be gone when the codes are made. bf16 is its own half
  * and is read a second time where it lies. */
-enum { CELL_VALUES = 131072, CELL_ENTRIES = CELL_VALUES / MX8_BLOCK }; /* at most */
+enum { CELL_VALUES = 262144, CELL_ENTRIES = CELL_VALUES / MX8_BLOCK }; /* at most */
 
 /* One cell. `rows` and `cols` are those that exist, row_limit the codes that a column gets: padding rows included. */
 struct cell {
@@ -33,7 +33,7 @@ struct scales {
     int hard; /* some block is NaN, or so small that halves cannot have its codes */
 };
 
-enum { STRIP_ROWS = 64, STRIP_COLS = 64 };
+enum { STRIP_ROWS = 256, STRIP_COLS = 64 }; /* at most */
 
 /* Rows of scratch are a line more than a cell's columns apart, and so not in the same sets of the cache. */
 static void place_halves(struct cell *c, uint16_t *scratch) {
@@ -136,7 +136,7 @@ MX8_INLINE void cut_halves(const void *src, int64_t at, int32_t dtype, vh *to) {
 
 /* ---- the first pass ---- */
 
-enum { READ_BLOCKS = 4, SWEEP_ROWS = 4 };
+enum { READ_BLOCKS = 4, SWEEP_ROWS = 8 };
 
 /* A few rows of `across` blocks, floats to scratch; the largest magnitudes of their columns on top of those in
  * col_amax. */

@@ -1,8 +1,9 @@
 /* Codes of a cell's columns once its scales are known, and of its rows where these share scales.
  *
  * Codes leave from registers, whole cache lines at a time, and past the caches where the output is larger than those:
- * 64 columns of a row are a line, and 64 rows of a column. Meanwhile lines of the next cell are prefetched, as many as
- * are encoded; where it goes to scratch, it is read between the strips, some rows at a time. */
+ * 64 columns of a row are a line, and 64 rows of a column, of which up to four leave together. Meanwhile lines of the
+ * next cell are prefetched, as many as are encoded; where it goes to scratch, it is read between the strips, some rows
+ * at a time. */
 enum { GATHER_ROWS = 8 };
 
 /* What a cell's codes are made from. */
@@ -13,10 +14,15 @@ struct encoder {
     const struct scales *row, *col;
 };
 
-/* Codes of a strip: [32 columns][eight rows][vector of vb_gather8]. */
+/* Codes of a strip: for 32 columns, and then for the next 32, `lines` times eight rows as vb_gather8 has them. A strip
+ * that is not as high as it could be lies closer together, and takes less of the first-level cache. */
 struct strip {
-    vb group[STRIP_COLS / MX8_BLOCK][STRIP_ROWS / GATHER_ROWS][8];
+    vb (*group)[8];
+    int64_t lines;
 };
+MX8_INLINE vb *strip_group(const struct strip *s, int64_t block, int64_t line) {
+    return s->group[block * s->lines + line];
+}
 
 /* A cell that is read while another one is encoded. */
 struct reader {
@@ -167,42 +173,61 @@ MX8_INLINE void encode_eight(const struct mx8_quant_job *j, const struct cell *c
 /* A strip whose codes are still to be stored. That is done a few columns at a time while the next strip is encoded,
  * because memory takes lines of so many columns slower than they could be stored. */
 struct drain {
-    const struct strip *strip;
-    const uint8_t *bytes; /* scales of two lines of blocks, `pitch` apart */
+    struct strip strip;
+    const uint8_t *bytes; /* scales, each line of blocks `pitch` behind the last */
     uint8_t *to, *scales;
     int64_t pitch, stride, scale_stride;
     int left, stream; /* steps: STRIP_STEPS for two blocks of columns */
+    int blocks, due;  /* of rows: 2, 4 or 8; of how many codes were made since the last step */
 };
 enum { BLOCK_STEPS = 8, STRIP_STEPS = STRIP_COLS / MX8_BLOCK * BLOCK_STEPS };
 
-/* Four columns of a strip of 64 rows, whole lines. */
-MX8_INLINE void drain_some(struct drain *d) {
-    if (d->left <= 0) return;
+/* Four columns of a strip, one whole column after the other: memory takes long pieces faster, and faster still where
+ * something is between them. */
+MX8_INLINE void drain_columns(struct drain *d, int blocks) {
     int at = STRIP_STEPS - d->left--, i = at % BLOCK_STEPS;
-    const vb(*group)[8] = d->strip->group[at / BLOCK_STEPS];
-    vb upper[4], lower[4];
-    vb_join4(&group[0][i], 8, upper);
-    vb_join4(&group[4][i], 8, lower);
+    vb codes[STRIP_ROWS / MX8_BLOCK][4];
+#pragma GCC unroll 8
+    for (int b = 0; b < blocks; b++)
+        vb_join4(strip_group(&d->strip, at / BLOCK_STEPS, b * MX8_BLOCK / GATHER_ROWS) + i, 8, codes[b]);
 #pragma GCC unroll 4
     for (int q = 0; q < 4; q++) {
         int column = at / BLOCK_STEPS * MX8_BLOCK + vb_lane(vb_position(i, q));
         uint8_t *to = d->to + column * d->stride, *scales = d->scales + column * d->scale_stride;
-        scales[0] = d->bytes[column];
-        scales[1] = d->bytes[column + d->pitch];
-        if (d->stream) {
-            vb_stream(to, upper[q]);
-            vb_stream(to + MX8_BLOCK, lower[q]);
-        } else {
-            vb_store(to, upper[q]);
-            vb_store(to + MX8_BLOCK, lower[q]);
+        for (int b = 0; b < blocks; b += 2) {
+            scales[b] = d->bytes[column + b * d->pitch];
+            scales[b + 1] = d->bytes[column + (b + 1) * d->pitch];
+            if (d->stream) {
+                vb_stream(to + b * MX8_BLOCK, codes[b][q]);
+                vb_stream(to + (b + 1) * MX8_BLOCK, codes[b + 1][q]);
+            } else {
+                vb_store(to + b * MX8_BLOCK, codes[b][q]);
+                vb_store(to + (b + 1) * MX8_BLOCK, codes[b + 1][q]);
+            }
         }
     }
 }
 
-/* 32 rows of `across` blocks. */
+/* Called twice for eight rows of a strip: as many steps as strips of the same height want. */
+MX8_INLINE void drain_some(struct drain *d) {
+    if (d->left <= 0 || (d->due += 2) < d->blocks) return;
+    d->due = 0;
+    if (d->blocks == 8)
+        drain_columns(d, 8);
+    else if (d->blocks == 4)
+        drain_columns(d, 4);
+    else
+        drain_columns(d, 2);
+}
+
+static void drain_rest(struct drain *d) {
+    while (d->left > 0) drain_some(d);
+}
+
+/* 32 rows of `across` blocks, `line` times eight rows below the strip's first. */
 MX8_INLINE void encode_strip_block(const struct mx8_quant_job *j, const struct cell *c, const struct encoder *e,
     int64_t row, int64_t col, int across, int rows, int cols, struct reader *next, struct drain *drain,
-    struct strip *s) {
+    const struct strip *s, int64_t line) {
     vh offset[STRIP_COLS / MX8_BLOCK][VB_HALVES];
     vb codes[STRIP_COLS / MX8_BLOCK][GATHER_ROWS];
     const int64_t first = row / MX8_BLOCK * c->pitch + col;
@@ -211,15 +236,15 @@ MX8_INLINE void encode_strip_block(const struct mx8_quant_job *j, const struct c
 #pragma GCC unroll 2
         for (int v = 0; v < VB_HALVES; v++)
             offset[h][v] = vh_load(e->col->amax + first + h * MX8_BLOCK + v * 2 * MX8_VF);
-    for (int64_t r = row; r < row + MX8_BLOCK; r += GATHER_ROWS) {
-        encode_eight(j, c, e, r, col, across, rows, cols, cols ? e->col->byte + first : NULL, offset, next, codes);
-        for (int h = 0; h < across && cols; h++) vb_gather8(s->group[h][r % STRIP_ROWS / GATHER_ROWS], codes[h]);
+    for (int64_t r = row; r < row + MX8_BLOCK; r += GATHER_ROWS, line++) {
         drain_some(drain);
+        encode_eight(j, c, e, r, col, across, rows, cols, cols ? e->col->byte + first : NULL, offset, next, codes);
+        for (int h = 0; h < across && cols; h++) vb_gather8(strip_group(s, h, line), codes[h]);
         drain_some(drain);
     }
 }
 
-/* A strip of one or two blocks of rows that is not as large as it could be, or whose columns are not contiguous. */
+/* A strip that has one block of rows or of columns, is cut short, or whose columns are not contiguous. */
 static void store_cols(const struct mx8_quant_job *j, const struct cell *c, int64_t row, int64_t col, int64_t blocks,
     const uint8_t *bytes, const struct strip *s) {
     int64_t limit = smaller(blocks * MX8_BLOCK, c->row_limit - row), step = j->col_code_stride[1];
@@ -232,7 +257,7 @@ static void store_cols(const struct mx8_quant_job *j, const struct cell *c, int6
         vb out[STRIP_ROWS / MX8_BLOCK][4];
         int h = at / BLOCK_STEPS, i = at % BLOCK_STEPS;
         if (h * MX8_BLOCK >= cols) break;
-        for (int64_t b = 0; b < blocks; b++) vb_join4(&s->group[h][b * MX8_BLOCK / GATHER_ROWS][i], 8, out[b]);
+        for (int64_t b = 0; b < blocks; b++) vb_join4(strip_group(s, h, b * MX8_BLOCK / GATHER_ROWS) + i, 8, out[b]);
         for (int q = 0; q < 4; q++) {
             int column = h * MX8_BLOCK + vb_lane(vb_position(i, q));
             if (column >= cols) continue;
@@ -245,15 +270,15 @@ static void store_cols(const struct mx8_quant_job *j, const struct cell *c, int6
 /* Stores a strip and its scales, or has them stored later. */
 static void finish_strip(const struct mx8_quant_job *j, const struct cell *c, int64_t row, int64_t col, int64_t blocks,
     const uint8_t *bytes, const struct strip *s, struct drain *d) {
-    while (d->left > 0) drain_some(d);
+    drain_rest(d);
     bytes += row / MX8_BLOCK * c->pitch + col;
-    if (j->col_code_stride[1] != 1 || j->col_scale_stride[1] != 1 ||
-        smaller(blocks * MX8_BLOCK, c->row_limit - row) < STRIP_ROWS || c->cols - col < STRIP_COLS) {
+    if (j->col_code_stride[1] != 1 || j->col_scale_stride[1] != 1 || blocks == 1 ||
+        c->row_limit - row < blocks * MX8_BLOCK || c->cols - col < STRIP_COLS) {
         store_cols(j, c, row, col, blocks, bytes, s);
         return;
     }
     *d = (struct drain){
-        .strip = s,
+        .strip = *s,
         .bytes = bytes,
         .to = c->col_codes + row + col * j->col_code_stride[2],
         .scales = c->col_scales + row / MX8_BLOCK + col * j->col_scale_stride[2],
@@ -262,22 +287,34 @@ static void finish_strip(const struct mx8_quant_job *j, const struct cell *c, in
         .scale_stride = j->col_scale_stride[2],
         .left = STRIP_STEPS,
         .stream = c->stream_cols,
+        .blocks = (int)blocks,
     };
+}
+
+/* Blocks of rows of the next strip: a power of two. */
+static int64_t choose_height(const struct cell *c, int64_t row) {
+    int64_t blocks = STRIP_ROWS / MX8_BLOCK;
+    while (blocks > 1 && blocks > blocks_of(c->rows - row)) blocks /= 2;
+    return blocks;
 }
 
 MX8_INLINE void encode_strips(const struct mx8_quant_job *j, const struct cell *c, const struct encoder *e, int rows,
     int cols, struct reader *next) {
-    struct strip strip[2], *s = strip;
+    vb group[2][STRIP_COLS / MX8_BLOCK * STRIP_ROWS / GATHER_ROWS][8];
     struct drain drain = {.left = 0};
-    for (int64_t row = 0; row < c->rows; row += STRIP_ROWS) {
-        int64_t blocks = blocks_of(smaller(STRIP_ROWS, c->rows - row));
+    for (int64_t row = 0, blocks; row < c->rows; row += blocks * MX8_BLOCK) {
+        blocks = choose_height(c, row);
+        const int64_t lines = blocks * MX8_BLOCK / GATHER_ROWS;
+        struct strip strip[2] = {{group[0], lines}, {group[0] + STRIP_COLS / MX8_BLOCK * lines, lines}}, *s = strip;
+        drain_rest(&drain);
         for (int64_t col = 0; col < c->cols; col += STRIP_COLS) {
             int across = (int)blocks_of(smaller(STRIP_COLS, c->cols - col));
             for (int64_t b = 0; b < blocks; b++) {
+                const int64_t line = b * MX8_BLOCK / GATHER_ROWS;
                 if (across == 2)
-                    encode_strip_block(j, c, e, row + b * MX8_BLOCK, col, 2, rows, cols, next, &drain, s);
+                    encode_strip_block(j, c, e, row + b * MX8_BLOCK, col, 2, rows, cols, next, &drain, s, line);
                 else
-                    encode_strip_block(j, c, e, row + b * MX8_BLOCK, col, 1, rows, cols, next, &drain, s);
+                    encode_strip_block(j, c, e, row + b * MX8_BLOCK, col, 1, rows, cols, next, &drain, s, line);
                 read_some(j, next);
             }
             if (!cols) continue;
@@ -285,5 +322,5 @@ MX8_INLINE void encode_strips(const struct mx8_quant_job *j, const struct cell *
             s = s == strip ? strip + 1 : strip;
         }
     }
-    while (drain.left > 0) drain_some(&drain);
+    drain_rest(&drain);
 }
