@@ -2,7 +2,7 @@
  *
  * The source is cut into cells. Rows alone whose scales are not tied together go through in runs of eight blocks
  * (quantize_rows.inl). Else a cell is 128 rows of all columns where there are up to 2048, because memory is read
- * fastest where rows are not cut; of longer rows it is 256 rows of some columns, because codes of columns are written
+ * fastest where rows are not cut; of longer rows it is 128 or 256 rows of some, because codes of columns are written
  * fastest in long pieces. Floats are read to scratch as halves, a few rows at a time, while the cell before is encoded
  * (quantize_strip.inl). bf16 is read twice where it lies, for the largest magnitudes and for the codes, the second time
  * from the caches; the cell that follows is only prefetched meanwhile. Row codes are made in the first reading. Cells
@@ -20,10 +20,17 @@
 
 /* Bytes of a thread's scratch: a cell as f32, and two as halves, a line more to a row. */
 enum { CELL_FLOATS = CELL_VALUES * 4, HALVES = CELL_VALUES / 8 * 9, CELL_SCRATCH = CELL_FLOATS + 4 * HALVES };
-enum { LEAST_ROWS = 64, LEAST_COLS = 256 }; /* of a cell; scales tie together as many columns */
-enum { WHOLE_COLS = 2048 };                 /* rows up to here are not cut */
-enum { ROW_CELL_COLS = 4096 };              /* cells of rows alone, whose scales are not tied to other rows' */
-enum { STREAM_CODES = 1 << 20 };            /* outputs from here on would not stay in the last cache anyway */
+enum { LEAST_ROWS = 64, LEAST_COLS = 256 };   /* of a cell; scales tie together as many columns */
+enum { WHOLE_ROWS = 128, WHOLE_COLS = 2048 }; /* rows up to here are not cut */
+enum { LONG_COLS = 1024 };                    /* of longer rows of floats; of bf16 it is LEAST_COLS */
+/* Rows of a cell of long rows of bf16: the best of 64, 128 and 256 where each was measured (docs/cpu.md). */
+#if defined(MX8_ISA_AVX512)
+enum { LONG_ROWS = 128 };
+#else
+enum { LONG_ROWS = 256 };
+#endif
+enum { ROW_CELL_COLS = 4096 };   /* cells of rows alone, whose scales are not tied to other rows' */
+enum { STREAM_CODES = 1 << 20 }; /* outputs from here on would not stay in the last cache anyway */
 
 /* ---- cells ---- */
 
@@ -60,8 +67,9 @@ static int64_t count_whole(const struct mx8_quant_job *j, int64_t rows, int64_t 
 static struct grid choose_grid(const struct mx8_quant_job *j, int64_t threads) {
     const int64_t tied = larger(j->row_codes ? j->tile : 1, j->col_codes ? j->group : 1);
     const int64_t least = larger(LEAST_ROWS, tied), line = blocks_of(j->cols) * MX8_BLOCK;
-    struct grid g = {.rows = line <= WHOLE_COLS ? CELL_VALUES / WHOLE_COLS : STRIP_ROWS};
-    g.cols = j->src_dtype == MX8_BF16 ? LEAST_COLS : 2 * LEAST_COLS;
+    const int is_bf16 = j->src_dtype == MX8_BF16;
+    struct grid g = {
+        .rows = is_bf16 && line > WHOLE_COLS ? LONG_ROWS : WHOLE_ROWS, .cols = is_bf16 ? LEAST_COLS : LONG_COLS};
     if (line > 0 && line <= WHOLE_COLS && count_whole(j, least, line) >= 4 * threads) g.cols = line;
     while (g.rows > least && count_whole(j, g.rows, g.cols) < 4 * threads) g.rows /= 2;
     g.rows = larger(g.rows, least);
