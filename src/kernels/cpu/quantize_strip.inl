@@ -178,7 +178,7 @@ struct drain {
     uint8_t *to, *scales;
     int64_t pitch, stride, scale_stride;
     int left, stream; /* steps: STRIP_STEPS for two blocks of columns */
-    int blocks, due;  /* of rows: 2, 4 or 8; of how many codes were made since the last step */
+    int blocks, due;  /* of rows: 2, 4 or 8; the next step when there are as many */
 };
 enum { BLOCK_STEPS = 8, STRIP_STEPS = STRIP_COLS / MX8_BLOCK * BLOCK_STEPS };
 
@@ -208,7 +208,7 @@ MX8_INLINE void drain_columns(struct drain *d, int blocks) {
     }
 }
 
-/* Called twice for eight rows of a strip: as many steps as strips of the same height want. */
+/* Called twice for eight rows of a strip, and done when a strip of the same height is. */
 MX8_INLINE void drain_some(struct drain *d) {
     if (d->left <= 0 || (d->due += 2) < d->blocks) return;
     d->due = 0;
@@ -300,13 +300,13 @@ static int64_t choose_height(const struct cell *c, int64_t row) {
 
 MX8_INLINE void encode_strips(const struct mx8_quant_job *j, const struct cell *c, const struct encoder *e, int rows,
     int cols, struct reader *next) {
-    vb group[2][STRIP_COLS / MX8_BLOCK * STRIP_ROWS / GATHER_ROWS][8];
+    vb group[2 * STRIP_COLS / MX8_BLOCK * STRIP_ROWS / GATHER_ROWS][8];
     struct drain drain = {.left = 0};
     for (int64_t row = 0, blocks; row < c->rows; row += blocks * MX8_BLOCK) {
         blocks = choose_height(c, row);
         const int64_t lines = blocks * MX8_BLOCK / GATHER_ROWS;
-        struct strip strip[2] = {{group[0], lines}, {group[0] + STRIP_COLS / MX8_BLOCK * lines, lines}}, *s = strip;
-        drain_rest(&drain);
+        struct strip strip[2] = {{group, lines}, {group + STRIP_COLS / MX8_BLOCK * lines, lines}}, *s = strip;
+        drain_rest(&drain); /* its codes lie where these strips' go */
         for (int64_t col = 0; col < c->cols; col += STRIP_COLS) {
             int across = (int)blocks_of(smaller(STRIP_COLS, c->cols - col));
             for (int64_t b = 0; b < blocks; b++) {
