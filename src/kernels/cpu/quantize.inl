@@ -5,9 +5,9 @@
  * fastest where rows are not cut; of longer rows it is 128 or 256 rows of some, because codes of columns are written
  * fastest in long pieces. Floats are read to scratch as halves, a few rows at a time, while the cell before is encoded
  * (quantize_strip.inl). bf16 is read twice where it lies, for the largest magnitudes and for the codes, the second time
- * from the caches; the cell that follows is only prefetched meanwhile. Row codes are made in the first reading. Cells
- * at an edge, and sources whose columns are not contiguous, are first copied as f32 with zeros around, so that the
- * inner loops only know whole blocks.
+ * from the caches; the cell that follows is only prefetched meanwhile, unless row codes are made in the first reading
+ * and it can do that itself. Cells at an edge, and sources whose columns are not contiguous, are first copied as f32
+ * with zeros around, so that the inner loops only know whole blocks.
  *
  * Bytes moved: 2 (bf16) or 4 (f32) in, 1 + 1/32 out for each orientation. docs/cpu.md has the measured rates and what
  * holds them back. */
@@ -130,6 +130,7 @@ static struct cell find_cell(
         .row_limit = s->row_limit - at.row,
         .height = g->rows,
         .pitch = g->cols,
+        .packed = g->across == 1 && j->src_stride[1] == j->cols,
     };
     find_outputs(j, s, at, &c);
     return c;
@@ -182,7 +183,7 @@ MX8_INLINE void encode_cell_as(
 /* Encodes the cell that has been read and reads `next` meanwhile, which may be NULL. */
 static void encode_cell(const struct mx8_quant_job *j, struct pipe *p, const struct cell *next) {
     struct reader r = {.cell = next, .col = &p->col[!p->at], .clipped = is_counting(j) ? &p->clipped : NULL};
-    if (next) start_reader(&r);
+    if (next) start_reader(j, &r);
     if (p->full && j->format != MX8_F8_E5M2)
         encode_cell_as(j, &p->cell[p->at], f8_describe(MX8_F8_E4M3), p, &r);
     else if (p->full)

@@ -22,6 +22,7 @@ struct cell {
     int64_t spread;
     uint8_t *row_codes, *row_scales, *col_codes, *col_scales;
     int stream_rows, stream_cols; /* codes go past the caches */
+    int packed;                   /* the row below each row lies right behind it, and belongs to the cell */
 };
 
 /* Scales of blocks by [line of blocks][block]: for rows a line is 32 columns and has the height's rows, for columns a

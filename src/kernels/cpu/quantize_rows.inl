@@ -11,7 +11,7 @@ MX8_INLINE void prefetch_here(const void *p) {
 }
 
 /* Reads up to eight blocks from element `at` on and finds the upper halves of their largest magnitudes. Halves of
- * floats go to `to`. With col_amax the columns' are wanted too, and memory was prefetched by somebody else. */
+ * floats go to `to`. With col_amax the columns' are wanted too. */
 MX8_INLINE vh read_blocks(
     const struct cell *c, int32_t dtype, int64_t at, int64_t blocks, uint16_t *to, uint16_t *col_amax) {
     vh most[MX8_VF];
@@ -36,6 +36,12 @@ MX8_INLINE vh read_blocks(
 /* Where a run's halves are, or go. */
 MX8_INLINE uint16_t *halves_of_run(const struct cell *c, int64_t row, int64_t col, int in_scratch, uint16_t *local) {
     return in_scratch ? c->scratch + row * c->spread + col : local;
+}
+
+/* Whether reading runs for both orientations prefetches what it will read, as it does for one. If not, the lines were
+ * prefetched while the cell before was encoded. */
+MX8_INLINE int reads_ahead(const struct cell *c) {
+    return c->dtype == MX8_BF16 && c->packed;
 }
 
 /* One run, whatever it is like: up to eight blocks from column `col` on. */
@@ -165,7 +171,8 @@ MX8_INLINE void encode_whole_runs(const struct mx8_quant_job *j, const struct ce
         if (__builtin_expect(odd != 0, 0))
             encode_odd_run(j, c, f, now.row, now.col, col_amax ? col_amax + now.col : NULL, NULL);
         else
-            encode_whole_run(c, dtype, f, &k, stream, &now, from, offset[!which], col_amax ? NULL : source + AHEAD);
+            encode_whole_run(c, dtype, f, &k, stream, &now, from, offset[!which],
+                col_amax && !reads_ahead(c) ? NULL : source + AHEAD);
         step_run(j, c, cols, &now);
     }
 }

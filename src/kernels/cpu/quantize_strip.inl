@@ -47,10 +47,11 @@ static int reads_at_once(const struct cell *c) {
 }
 
 /* As many rows at a time as the encoder takes blocks between two calls of read_some. */
-static void start_reader(struct reader *r) {
+static void start_reader(const struct mx8_quant_job *j, struct reader *r) {
     r->step = reads_at_once(r->cell) ? MX8_BLOCK : 1;
     while (r->step < MX8_BLOCK && 2 * r->step * r->cell->cols <= STRIP_COLS * MX8_BLOCK) r->step *= 2;
     restart_lines(r);
+    if (j->row_codes && j->tile == 1 && reads_ahead(r->cell)) r->line = NULL;
 }
 
 /* One line of the rows to come. */
