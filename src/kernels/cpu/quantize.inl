@@ -3,11 +3,11 @@
  * The source is cut into cells. Rows alone whose scales are not tied together go through in runs of eight blocks
  * (quantize_rows.inl). Else a cell is 128 rows of all columns where there are up to 2048, because memory is read
  * fastest where rows are not cut; of longer rows it is 128 or 256 rows of some, because codes of columns are written
- * fastest in long pieces. Floats are read to scratch as halves, a few rows at a time, while the cell before is encoded
- * (quantize_strip.inl). bf16 is read twice where it lies, for the largest magnitudes and for the codes, the second time
- * from the caches; the cell that follows is only prefetched meanwhile, unless row codes are made in the first reading
- * and it can do that itself. Cells at an edge, and sources whose columns are not contiguous, are first copied as f32
- * with zeros around, so that the inner loops only know whole blocks.
+ * fastest in long pieces (FLOAT_COLS: an exception). Floats are read to scratch as halves, a few rows at a time, while
+ * the cell before is encoded (quantize_strip.inl). bf16 is read twice where it lies, for the largest magnitudes and for
+ * the codes, the second time from the caches; the cell that follows is only prefetched meanwhile, unless row codes are
+ * made in the first reading and it can do that itself. Cells at an edge, and sources whose columns are not contiguous,
+ * are first copied as f32 with zeros around, so that the inner loops only know whole blocks.
  *
  * Bytes moved: 2 (bf16) or 4 (f32) in, 1 + 1/32 out for each orientation. docs/cpu.md has the measured rates and what
  * holds them back. */
@@ -23,11 +23,12 @@ enum { CELL_FLOATS = CELL_VALUES * 4, HALVES = CELL_VALUES / 8 * 9, CELL_SCRATCH
 enum { LEAST_ROWS = 64, LEAST_COLS = 256 };   /* of a cell; scales tie together as many columns */
 enum { WHOLE_ROWS = 128, WHOLE_COLS = 2048 }; /* rows up to here are not cut */
 enum { LONG_COLS = 1024 };                    /* of longer rows of floats; of bf16 it is LEAST_COLS */
-/* Rows of a cell of long rows of bf16: the best of 64, 128 and 256 where each was measured (docs/cpu.md). */
+/* The best of what was measured where either instruction set is at home (docs/cpu.md): rows of a cell of long rows of
+ * bf16, and columns from which on floats are cut to as many when column codes alone are made. */
 #if defined(MX8_ISA_AVX512)
-enum { LONG_ROWS = 128 };
+enum { LONG_ROWS = 128, FLOAT_COLS = 512 };
 #else
-enum { LONG_ROWS = 256 };
+enum { LONG_ROWS = 256, FLOAT_COLS = 0 };
 #endif
 enum { ROW_CELL_COLS = 4096 };   /* cells of rows alone, whose scales are not tied to other rows' */
 enum { STREAM_CODES = 1 << 20 }; /* outputs from here on would not stay in the last cache anyway */
@@ -71,6 +72,7 @@ static struct grid choose_grid(const struct mx8_quant_job *j, int64_t threads) {
     struct grid g = {
         .rows = is_bf16 && line > WHOLE_COLS ? LONG_ROWS : WHOLE_ROWS, .cols = is_bf16 ? LEAST_COLS : LONG_COLS};
     if (line > 0 && line <= WHOLE_COLS && count_whole(j, least, line) >= 4 * threads) g.cols = line;
+    if (!is_bf16 && !j->row_codes && FLOAT_COLS > 0 && g.cols > FLOAT_COLS) g.cols = FLOAT_COLS;
     while (g.rows > least && count_whole(j, g.rows, g.cols) < 4 * threads) g.rows /= 2;
     g.rows = larger(g.rows, least);
     while (g.cols > LEAST_COLS && count_whole(j, g.rows, g.cols) < 4 * threads) g.cols /= 2;
@@ -173,11 +175,13 @@ MX8_INLINE void encode_cell_as(
         e.exact |= e.col->hard;
     }
     if (!j->col_codes)
-        encode_strips(j, c, &e, 1, 0, next);
-    else if (!e.row)
-        encode_strips(j, c, &e, 0, 1, next);
+        encode_strips(j, c, &e, (struct strip_kind){f, 1, 0, 1}, next);
+    else if (e.row)
+        encode_strips(j, c, &e, (struct strip_kind){f, 1, 1, 1}, next);
+    else if (c->dtype == MX8_F32)
+        encode_strips(j, c, &e, (struct strip_kind){f, 0, 1, 2}, next); /* a block of floats is two lines */
     else
-        encode_strips(j, c, &e, 1, 1, next);
+        encode_strips(j, c, &e, (struct strip_kind){f, 0, 1, 1}, next);
 }
 
 /* Encodes the cell that has been read and reads `next` meanwhile, which may be NULL. */

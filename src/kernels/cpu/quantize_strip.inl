@@ -54,15 +54,18 @@ static void start_reader(const struct mx8_quant_job *j, struct reader *r) {
     if (j->row_codes && j->tile == 1 && reads_ahead(r->cell)) r->line = NULL;
 }
 
-/* One line of the rows to come. */
-MX8_INLINE void prefetch_line(struct reader *r) {
-    if (!r->line) return;
-    __builtin_prefetch(r->line);
-    r->line += 64;
-    if (--r->left > 0) return;
-    int64_t size = r->cell->dtype == MX8_BF16 ? 2 : 4;
-    r->left = r->cell->cols * size / 64;
-    r->line += r->cell->ld * size - r->left * 64;
+/* The next n lines of the rows to come, to prefetch one by one; where there are none, lines that are there already.
+ * Behind a row's end they are the row's own tail, or nobody's: a hint may be wrong. */
+MX8_INLINE const char *take_lines(struct reader *r, int n, const void *otherwise) {
+    const char *line = r->line;
+    if (!line) return otherwise;
+    r->line += n * 64;
+    r->left -= n;
+    if (r->left > 0) return line;
+    int64_t size = r->cell->dtype == MX8_BF16 ? 2 : 4, row = r->cell->cols * size;
+    r->line += r->cell->ld * size - (row / 64 - r->left) * 64;
+    r->left = row / 64;
+    return line;
 }
 
 /* Reads the rows from r->row on: with a job that wants them, their codes are made at once, as long as they share no
@@ -105,19 +108,21 @@ static void read_rest(const struct mx8_quant_job *j, struct reader *r) {
     r->line = NULL;
 }
 
-/* Those of eight rows of a block that are not as they should be, once more. */
+/* Eight rows of a block once more, those in f32 that are not as they should be. */
 static __attribute__((noinline)) void encode_cols_again(const struct cell *c, const struct encoder *e, int64_t row,
-    int64_t col, const uint8_t *bytes, const vh *offset, vb *rows) {
+    int64_t col, const uint8_t *bytes, const vh *offset, vb *to) {
     struct half_masks k = make_masks(e->f);
+    vb codes[GATHER_ROWS];
     for (int64_t i = 0; i < GATHER_ROWS; i++) {
         vb least = vb_set(255);
         struct halves h = load_halves(halves_at(c, row + i, col), &k);
-        encode_halves(&h, offset, e->f, &k, &least);
+        codes[i] = encode_halves(&h, offset, e->f, &k, &least);
         if (!e->exact && !is_missed(&h, least, e->f)) continue;
-        rows[i] = vb_set(0);
+        codes[i] = vb_set(0);
         if (row + i < c->rows)
-            rows[i] = encode_across(c->src, (row + i) * c->ld + col, c->dtype, bytes, e->f, e->col_clipped);
+            codes[i] = encode_across(c->src, (row + i) * c->ld + col, c->dtype, bytes, e->f, e->col_clipped);
     }
+    vb_gather8(to, codes);
 }
 
 /* Row codes of eight rows of a block, those that exist, wherever they belong. */
@@ -134,113 +139,143 @@ static __attribute__((noinline)) void encode_rows_again(
     }
 }
 
-/* Eight rows of `across` blocks: their column codes to `out`, their row codes to memory. Two blocks of a row are a
- * cache line, and leave one after the other. */
-MX8_INLINE void encode_eight(const struct mx8_quant_job *j, const struct cell *c, const struct encoder *e, int64_t row,
-    int64_t col, int across, int rows, int cols, const uint8_t *bytes, const vh (*offset)[VB_HALVES],
-    struct reader *next, vb (*out)[8]) {
-    vb least[2][2] = {{vb_set(255), vb_set(255)}, {vb_set(255), vb_set(255)}};
-    int plain =
-        rows && j->row_code_stride[2] == 1 && c->rows - row >= GATHER_ROWS && c->cols - col >= across * MX8_BLOCK;
-    const uint16_t *row_offset = rows ? e->row->amax + col / MX8_BLOCK * c->height + row : NULL;
+/* Column codes of eight rows of a block, in registers from the source to `to`; whether some may be wrong. `fetch` lines
+ * from `ahead` on are prefetched for each row. */
+MX8_INLINE int encode_eight(const uint16_t *from, int64_t spread, const vh *offset, struct f8_format f,
+    const struct half_masks *k, const char *ahead, int fetch, vb *to) {
+    vb codes[GATHER_ROWS], least = vb_set(255);
+#pragma GCC unroll 8
+    for (int i = 0; i < GATHER_ROWS; i++) {
+        struct halves values = load_halves(from + i * spread, k);
+        for (int l = 0; l < fetch; l++) prefetch_here(ahead + (i * fetch + l) * 64);
+        codes[i] = encode_halves(&values, offset, f, k, &least);
+    }
+    vb_gather8(to, codes);
+    return may_miss(least, f);
+}
+
+/* Row codes of eight rows of `across` blocks, to memory. Two blocks of a row are a cache line, and leave one after the
+ * other. */
+MX8_INLINE void encode_eight_rows(const struct mx8_quant_job *j, const struct cell *c, const struct encoder *e,
+    struct f8_format f, int64_t row, int64_t col, int across, const char *ahead) {
+    vb least[2] = {vb_set(255), vb_set(255)};
+    int plain = j->row_code_stride[2] == 1 && c->rows - row >= GATHER_ROWS && c->cols - col >= across * MX8_BLOCK;
+    const uint16_t *row_offset = e->row->amax + col / MX8_BLOCK * c->height + row;
     const uint16_t *from = halves_at(c, row, col);
-    uint8_t *to = rows ? c->row_codes + row * j->row_code_stride[1] + col * j->row_code_stride[2] : NULL;
-    const struct half_masks k = make_masks(e->f);
-    for (int i = 0; i < GATHER_ROWS; i++, from += c->spread) {
+    uint8_t *to = c->row_codes + row * j->row_code_stride[1] + col * j->row_code_stride[2];
+    const struct half_masks k = make_masks(f);
+    for (int i = 0; i < GATHER_ROWS && plain; i++, from += c->spread, to += j->row_code_stride[1]) {
 #pragma GCC unroll 2
         for (int h = 0; h < across; h++) {
             struct halves values = load_halves(from + h * MX8_BLOCK, &k);
-            prefetch_line(next);
-            if (cols) out[h][i] = encode_halves(&values, offset[h], e->f, &k, &least[0][h]);
-            if (!plain) continue;
+            prefetch_here(ahead + (i * across + h) * 64);
             vh factor = vh_set(row_offset[h * c->height + i]), same[2] = {factor, factor};
-            vb codes = encode_halves(&values, same, e->f, &k, &least[1][h]);
+            vb codes = encode_halves(&values, same, f, &k, &least[h]);
             if (c->stream_rows)
                 vb_stream_lanes(to + h * MX8_BLOCK, codes);
             else
                 vb_store_lanes(to + h * MX8_BLOCK, codes);
         }
-        if (rows) to += j->row_code_stride[1];
     }
-#pragma GCC unroll 2
-    for (int h = 0; h < across; h++) {
-        int64_t at = col + h * MX8_BLOCK;
-        if (rows && (!plain || e->exact || may_miss(least[1][h], e->f))) encode_rows_again(j, c, e, row, at);
-        if (cols && (e->exact || may_miss(least[0][h], e->f)))
-            encode_cols_again(c, e, row, at, bytes + h * MX8_BLOCK, offset[h], out[h]);
-    }
+    for (int h = 0; h < across; h++)
+        if (!plain || e->exact || may_miss(least[h], f)) encode_rows_again(j, c, e, row, col + h * MX8_BLOCK);
 }
+
+enum { BLOCK_STEPS = 8, STRIP_STEPS = STRIP_COLS / MX8_BLOCK * BLOCK_STEPS };
 
 /* A strip whose codes are still to be stored. That is done a few columns at a time while the next strip is encoded,
  * because memory takes lines of so many columns slower than they could be stored. */
 struct drain {
     struct strip strip;
-    const uint8_t *bytes; /* scales, each line of blocks `pitch` behind the last */
-    uint8_t *to, *scales;
-    int64_t pitch, stride, scale_stride;
+    vb scales[STRIP_STEPS]; /* one for a step: of four columns, eight bytes a column */
+    uint8_t *to, *scales_to;
+    int64_t stride, scale_stride;
     int left, stream; /* steps: STRIP_STEPS for two blocks of columns */
     int blocks, due;  /* of rows: 2, 4 or 8; the next step when there are as many */
 };
-enum { BLOCK_STEPS = 8, STRIP_STEPS = STRIP_COLS / MX8_BLOCK * BLOCK_STEPS };
 
 /* Four columns of a strip, one whole column after the other: memory takes long pieces faster, and faster still where
  * something is between them. */
-MX8_INLINE void drain_columns(struct drain *d, int blocks) {
-    int at = STRIP_STEPS - d->left--, i = at % BLOCK_STEPS;
+MX8_INLINE void drain_columns(struct drain *d, int blocks, int stream) {
+    const int at = STRIP_STEPS - d->left--, i = at % BLOCK_STEPS;
+    const int64_t first = at / BLOCK_STEPS * MX8_BLOCK + vb_lane(vb_position(i, 0));
+    const vb *from = strip_group(&d->strip, at / BLOCK_STEPS, 0) + i;
     vb codes[STRIP_ROWS / MX8_BLOCK][4];
 #pragma GCC unroll 8
-    for (int b = 0; b < blocks; b++)
-        vb_join4(strip_group(&d->strip, at / BLOCK_STEPS, b * MX8_BLOCK / GATHER_ROWS) + i, 8, codes[b]);
+    for (int b = 0; b < blocks; b++) vb_join4(from + b * MX8_BLOCK, 8, codes[b]);
+    uint8_t *first_to = d->to + first * d->stride, *first_scales = d->scales_to + first * d->scale_stride;
+    const char *scales = (const char *)&d->scales[at];
 #pragma GCC unroll 4
     for (int q = 0; q < 4; q++) {
-        int column = at / BLOCK_STEPS * MX8_BLOCK + vb_lane(vb_position(i, q));
-        uint8_t *to = d->to + column * d->stride, *scales = d->scales + column * d->scale_stride;
-        for (int b = 0; b < blocks; b += 2) {
-            scales[b] = d->bytes[column + b * d->pitch];
-            scales[b + 1] = d->bytes[column + (b + 1) * d->pitch];
-            if (d->stream) {
+        uint8_t *to = first_to + vb_lane(vb_position(0, q)) * d->stride;
+        memcpy(first_scales + vb_lane(vb_position(0, q)) * d->scale_stride, scales + q * 8, (size_t)blocks);
+#pragma GCC unroll 8
+        for (int b = 0; b < blocks; b++) {
+            if (stream)
                 vb_stream(to + b * MX8_BLOCK, codes[b][q]);
-                vb_stream(to + (b + 1) * MX8_BLOCK, codes[b + 1][q]);
-            } else {
+            else
                 vb_store(to + b * MX8_BLOCK, codes[b][q]);
-                vb_store(to + (b + 1) * MX8_BLOCK, codes[b + 1][q]);
-            }
         }
     }
+}
+
+/* A function of its own, so that the loops around it have the registers. */
+static __attribute__((noinline)) void drain_step(struct drain *d) {
+    if (d->blocks == 8 && d->stream)
+        drain_columns(d, 8, 1);
+    else if (d->blocks == 4 && d->stream)
+        drain_columns(d, 4, 1);
+    else if (d->blocks == 8)
+        drain_columns(d, 8, 0);
+    else if (d->blocks == 4)
+        drain_columns(d, 4, 0);
+    else
+        drain_columns(d, 2, d->stream);
 }
 
 /* Called twice for eight rows of a strip, and done when a strip of the same height is. */
 MX8_INLINE void drain_some(struct drain *d) {
     if (d->left <= 0 || (d->due += 2) < d->blocks) return;
     d->due = 0;
-    if (d->blocks == 8)
-        drain_columns(d, 8);
-    else if (d->blocks == 4)
-        drain_columns(d, 4);
-    else
-        drain_columns(d, 2);
+    drain_step(d);
 }
 
 static void drain_rest(struct drain *d) {
     while (d->left > 0) drain_some(d);
 }
 
+/* What the strips of a cell have in common: whether codes of its rows and columns are made, and how many lines are
+ * prefetched for each block, so that compilers can make a loop for each. */
+struct strip_kind {
+    struct f8_format f;
+    int rows, cols, fetch;
+};
+
 /* 32 rows of `across` blocks, `line` times eight rows below the strip's first. */
 MX8_INLINE void encode_strip_block(const struct mx8_quant_job *j, const struct cell *c, const struct encoder *e,
-    int64_t row, int64_t col, int across, int rows, int cols, struct reader *next, struct drain *drain,
+    struct strip_kind kind, int64_t row, int64_t col, int across, struct reader *next, struct drain *drain,
     const struct strip *s, int64_t line) {
+    const struct f8_format f = kind.f;
+    const int rows = kind.rows, cols = kind.cols, fetch = rows ? 0 : kind.fetch;
     vh offset[STRIP_COLS / MX8_BLOCK][VB_HALVES];
-    vb codes[STRIP_COLS / MX8_BLOCK][GATHER_ROWS];
+    const struct half_masks k = keep_masks(make_masks(f));
     const int64_t first = row / MX8_BLOCK * c->pitch + col;
+    const uint16_t *from = halves_at(c, row, col);
 #pragma GCC unroll 2
     for (int h = 0; h < across && cols; h++)
 #pragma GCC unroll 2
         for (int v = 0; v < VB_HALVES; v++)
             offset[h][v] = vh_load(e->col->amax + first + h * MX8_BLOCK + v * 2 * MX8_VF);
-    for (int64_t r = row; r < row + MX8_BLOCK; r += GATHER_ROWS, line++) {
+    for (int64_t r = row; r < row + MX8_BLOCK; r += GATHER_ROWS, line++, from += GATHER_ROWS * c->spread) {
         drain_some(drain);
-        encode_eight(j, c, e, r, col, across, rows, cols, cols ? e->col->byte + first : NULL, offset, next, codes);
-        for (int h = 0; h < across && cols; h++) vb_gather8(strip_group(s, h, line), codes[h]);
+        if (rows) encode_eight_rows(j, c, e, f, r, col, across, take_lines(next, GATHER_ROWS * across, from));
+        for (int h = 0; h < across && cols; h++) {
+            const char *ahead = fetch > 0 ? take_lines(next, GATHER_ROWS * fetch, from) : NULL;
+            vb *to = strip_group(s, h, line);
+            int missed = encode_eight(from + h * MX8_BLOCK, c->spread, offset[h], f, &k, ahead, fetch, to);
+            if (__builtin_expect(e->exact || missed, 0))
+                encode_cols_again(c, e, r, col + h * MX8_BLOCK, e->col->byte + first + h * MX8_BLOCK, offset[h], to);
+        }
         drain_some(drain);
     }
 }
@@ -278,18 +313,21 @@ static void finish_strip(const struct mx8_quant_job *j, const struct cell *c, in
         store_cols(j, c, row, col, blocks, bytes, s);
         return;
     }
-    *d = (struct drain){
-        .strip = *s,
-        .bytes = bytes,
-        .to = c->col_codes + row + col * j->col_code_stride[2],
-        .scales = c->col_scales + row / MX8_BLOCK + col * j->col_scale_stride[2],
-        .pitch = c->pitch,
-        .stride = j->col_code_stride[2],
-        .scale_stride = j->col_scale_stride[2],
-        .left = STRIP_STEPS,
-        .stream = c->stream_cols,
-        .blocks = (int)blocks,
-    };
+    d->strip = *s;
+    d->to = c->col_codes + row + col * j->col_code_stride[2];
+    d->scales_to = c->col_scales + row / MX8_BLOCK + col * j->col_scale_stride[2];
+    d->stride = j->col_code_stride[2];
+    d->scale_stride = j->col_scale_stride[2];
+    d->left = STRIP_STEPS;
+    d->stream = c->stream_cols;
+    d->blocks = (int)blocks;
+    d->due = 0;
+    for (int h = 0; h < STRIP_COLS / MX8_BLOCK; h++) {
+        vb lines[8];
+        for (int b = 0; b < 8; b++)
+            lines[b] = b < blocks ? vb_load_lanes(bytes + b * c->pitch + h * MX8_BLOCK) : vb_set(0);
+        vb_gather8(d->scales + h * BLOCK_STEPS, lines);
+    }
 }
 
 /* Blocks of rows of the next strip: a power of two. */
@@ -299,10 +337,11 @@ static int64_t choose_height(const struct cell *c, int64_t row) {
     return blocks;
 }
 
-MX8_INLINE void encode_strips(const struct mx8_quant_job *j, const struct cell *c, const struct encoder *e, int rows,
-    int cols, struct reader *next) {
+MX8_INLINE void encode_strips(const struct mx8_quant_job *j, const struct cell *c, const struct encoder *e,
+    struct strip_kind kind, struct reader *next) {
     vb group[2 * STRIP_COLS / MX8_BLOCK * STRIP_ROWS / GATHER_ROWS][8];
-    struct drain drain = {.left = 0};
+    struct drain drain;
+    drain.left = 0;
     for (int64_t row = 0, blocks; row < c->rows; row += blocks * MX8_BLOCK) {
         blocks = choose_height(c, row);
         const int64_t lines = blocks * MX8_BLOCK / GATHER_ROWS;
@@ -313,12 +352,12 @@ MX8_INLINE void encode_strips(const struct mx8_quant_job *j, const struct cell *
             for (int64_t b = 0; b < blocks; b++) {
                 const int64_t line = b * MX8_BLOCK / GATHER_ROWS;
                 if (across == 2)
-                    encode_strip_block(j, c, e, row + b * MX8_BLOCK, col, 2, rows, cols, next, &drain, s, line);
+                    encode_strip_block(j, c, e, kind, row + b * MX8_BLOCK, col, 2, next, &drain, s, line);
                 else
-                    encode_strip_block(j, c, e, row + b * MX8_BLOCK, col, 1, rows, cols, next, &drain, s, line);
+                    encode_strip_block(j, c, e, kind, row + b * MX8_BLOCK, col, 1, next, &drain, s, line);
                 read_some(j, next);
             }
-            if (!cols) continue;
+            if (!kind.cols) continue;
             finish_strip(j, c, row, col, blocks, e->col->byte, s, &drain);
             s = s == strip ? strip + 1 : strip;
         }

@@ -212,11 +212,9 @@ MX8_INLINE vh vh_keep(vh v) {
     __asm__("" : "+x"(v));
     return v;
 }
+MX8_INLINE vi round_odd(vi v) { return vi_or(vi_shr(v, 16), _mm256_min_epu16(v, vi_set(1))); }
 MX8_INLINE vh vh_round_odd(vi a, vi b) {
-    const vi zero = _mm256_setzero_si256();
-    vh high = _mm256_packus_epi32(vi_shr(a, 16), vi_shr(b, 16));
-    vh low = _mm256_packus_epi32(_mm256_blend_epi16(a, zero, 0xAA), _mm256_blend_epi16(b, zero, 0xAA));
-    return _mm256_permute4x64_epi64(vh_or(high, _mm256_min_epu16(low, vh_set(1))), 0xD8);
+    return _mm256_permute4x64_epi64(_mm256_packus_epi32(round_odd(a), round_odd(b)), 0xD8);
 }
 
 /* Three rounds inside the 128-bit halves, then the halves. */

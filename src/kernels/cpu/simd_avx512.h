@@ -181,16 +181,14 @@ MX8_INLINE int vh_is_zero(vh v) { return _mm512_test_epi32_mask(v, v) == 0; }
 #define vh_shl(v, n) _mm512_slli_epi16(v, n)
 #define vh_shr(v, n) _mm512_srli_epi16(v, n)
 
-MX8_INLINE __m256i round_odd(vi v) {
-    __m256i high = _mm512_cvtepi32_epi16(vi_shr(v, 16)), low = _mm512_cvtepi32_epi16(v);
-    return _mm256_or_si256(high, _mm256_min_epu16(low, _mm256_set1_epi16(1)));
-}
 MX8_INLINE vh vh_keep(vh v) {
     __asm__("" : "+v"(v));
     return v;
 }
+MX8_INLINE vi round_odd(vi v) { return vi_or(vi_shr(v, 16), _mm512_min_epu16(v, vi_set(1))); }
 MX8_INLINE vh vh_round_odd(vi a, vi b) {
-    return _mm512_inserti64x4(_mm512_castsi256_si512(round_odd(a)), round_odd(b), 1);
+    const __m512i order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7); /* packs work inside the 128-bit quarters */
+    return _mm512_permutexvar_epi64(order, _mm512_packus_epi32(round_odd(a), round_odd(b)));
 }
 
 /* The largest of the 128-bit quarters. */

@@ -91,28 +91,37 @@ MX8_INLINE void vb_stream_lanes(uint8_t *p, vb v) { vb_stream(p, vb_in_order(v))
 
 MX8_INLINE void vb_gather8(vb to[8], const vb r[8]) {
     vb t[8], u[8];
+#pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
         t[i] = _mm256_unpacklo_epi8(r[2 * i], r[2 * i + 1]);
         t[4 + i] = _mm256_unpackhi_epi8(r[2 * i], r[2 * i + 1]);
     }
+#pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
         u[i / 2 * 4 + i % 2] = _mm256_unpacklo_epi16(t[2 * i], t[2 * i + 1]);
         u[i / 2 * 4 + 2 + i % 2] = _mm256_unpackhi_epi16(t[2 * i], t[2 * i + 1]);
     }
+#pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
         to[2 * i] = _mm256_unpacklo_epi32(u[2 * i], u[2 * i + 1]);
         to[2 * i + 1] = _mm256_unpackhi_epi32(u[2 * i], u[2 * i + 1]);
     }
 }
 
+/* Two halves of vectors that lie in memory: loads need no shuffle. */
+MX8_INLINE vb vb_load_pair(const char *low, const char *high) {
+    vb v = _mm256_castsi128_si256(_mm_load_si128((const __m128i *)(const void *)low));
+    return _mm256_inserti128_si256(v, _mm_load_si128((const __m128i *)(const void *)high), 1);
+}
 MX8_INLINE void vb_join4(const vb *g, int64_t pitch, vb out[4]) {
-    vb low = _mm256_unpacklo_epi64(g[0], g[pitch]), high = _mm256_unpackhi_epi64(g[0], g[pitch]);
-    vb low2 = _mm256_unpacklo_epi64(g[2 * pitch], g[3 * pitch]);
-    vb high2 = _mm256_unpackhi_epi64(g[2 * pitch], g[3 * pitch]);
-    out[0] = _mm256_permute2x128_si256(low, low2, 0x20);
-    out[1] = _mm256_permute2x128_si256(high, high2, 0x20);
-    out[2] = _mm256_permute2x128_si256(low, low2, 0x31);
-    out[3] = _mm256_permute2x128_si256(high, high2, 0x31);
+    const char *a = (const char *)g, *b = (const char *)(g + pitch), *c = (const char *)(g + 2 * pitch),
+               *d = (const char *)(g + 3 * pitch);
+#pragma GCC unroll 2
+    for (int h = 0; h < 2; h++) {
+        vb even = vb_load_pair(a + 16 * h, c + 16 * h), odd = vb_load_pair(b + 16 * h, d + 16 * h);
+        out[2 * h] = _mm256_unpacklo_epi64(even, odd);
+        out[2 * h + 1] = _mm256_unpackhi_epi64(even, odd);
+    }
 }
 
 #endif
