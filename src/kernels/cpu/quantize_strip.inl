@@ -340,12 +340,11 @@ static int64_t choose_height(const struct cell *c, int64_t row) {
 MX8_INLINE void encode_strips(const struct mx8_quant_job *j, const struct cell *c, const struct encoder *e,
     struct strip_kind kind, struct reader *next) {
     vb group[2 * STRIP_COLS / MX8_BLOCK * STRIP_ROWS / GATHER_ROWS][8];
-    struct drain drain;
-    drain.left = 0;
+    struct drain drain = {.left = 0};
     for (int64_t row = 0, blocks; row < c->rows; row += blocks * MX8_BLOCK) {
         blocks = choose_height(c, row);
         const int64_t lines = blocks * MX8_BLOCK / GATHER_ROWS;
-        struct strip strip[2] = {{group, lines}, {group + STRIP_COLS / MX8_BLOCK * lines, lines}}, *s = strip;
+        struct strip strip[2] = {{&group[0], lines}, {&group[STRIP_COLS / MX8_BLOCK * lines], lines}}, *s = strip;
         drain_rest(&drain); /* its codes lie where these strips' go */
         for (int64_t col = 0; col < c->cols; col += STRIP_COLS) {
             int across = (int)blocks_of(smaller(STRIP_COLS, c->cols - col));
