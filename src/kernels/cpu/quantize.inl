@@ -24,11 +24,11 @@ enum { LEAST_ROWS = 64, LEAST_COLS = 256 };   /* of a cell; scales tie together 
 enum { WHOLE_ROWS = 128, WHOLE_COLS = 2048 }; /* rows up to here are not cut */
 enum { LONG_COLS = 1024 };                    /* of longer rows of floats; of bf16 it is LEAST_COLS */
 /* The best of what was measured where either instruction set is at home (docs/cpu.md): rows of a cell of long rows of
- * bf16, and columns from which on floats are cut to as many when column codes alone are made. */
+ * bf16, and the most columns of one of floats when column codes alone are made. */
 #if defined(MX8_ISA_AVX512)
 enum { LONG_ROWS = 128, FLOAT_COLS = 512 };
 #else
-enum { LONG_ROWS = 256, FLOAT_COLS = 0 };
+enum { LONG_ROWS = 256, FLOAT_COLS = WHOLE_COLS };
 #endif
 enum { ROW_CELL_COLS = 4096 };   /* cells of rows alone, whose scales are not tied to other rows' */
 enum { STREAM_CODES = 1 << 20 }; /* outputs from here on would not stay in the last cache anyway */
@@ -72,7 +72,7 @@ static struct grid choose_grid(const struct mx8_quant_job *j, int64_t threads) {
     struct grid g = {
         .rows = is_bf16 && line > WHOLE_COLS ? LONG_ROWS : WHOLE_ROWS, .cols = is_bf16 ? LEAST_COLS : LONG_COLS};
     if (line > 0 && line <= WHOLE_COLS && count_whole(j, least, line) >= 4 * threads) g.cols = line;
-    if (!is_bf16 && !j->row_codes && FLOAT_COLS > 0 && g.cols > FLOAT_COLS) g.cols = FLOAT_COLS;
+    if (!is_bf16 && !j->row_codes) g.cols = smaller(g.cols, FLOAT_COLS);
     while (g.rows > least && count_whole(j, g.rows, g.cols) < 4 * threads) g.rows /= 2;
     g.rows = larger(g.rows, least);
     while (g.cols > LEAST_COLS && count_whole(j, g.rows, g.cols) < 4 * threads) g.cols /= 2;
@@ -175,9 +175,9 @@ MX8_INLINE void encode_cell_as(
         e.exact |= e.col->hard;
     }
     if (!j->col_codes)
-        encode_strips(j, c, &e, (struct strip_kind){f, 1, 0, 1}, next);
+        encode_strips(j, c, &e, (struct strip_kind){f, 1, 0, 0}, next);
     else if (e.row)
-        encode_strips(j, c, &e, (struct strip_kind){f, 1, 1, 1}, next);
+        encode_strips(j, c, &e, (struct strip_kind){f, 1, 1, 0}, next);
     else if (c->dtype == MX8_F32)
         encode_strips(j, c, &e, (struct strip_kind){f, 0, 1, 2}, next); /* a block of floats is two lines */
     else

@@ -34,11 +34,14 @@ struct reader {
     int64_t left;
 };
 
+static int64_t count_lines(const struct cell *c) {
+    return c->cols * (int64_t)dtype_size(c->dtype) / 64;
+}
+
 static void restart_lines(struct reader *r) {
     const struct cell *c = r->cell;
-    int64_t size = c->dtype == MX8_BF16 ? 2 : 4;
-    r->line = r->row < c->rows ? (const char *)c->src + r->row * c->ld * size : NULL;
-    r->left = c->cols * size / 64;
+    r->line = r->row < c->rows ? (const char *)c->src + r->row * c->ld * (int64_t)dtype_size(c->dtype) : NULL;
+    r->left = count_lines(c);
 }
 
 /* bf16 is only prefetched, then read at once: two cells in the second-level cache. */
@@ -62,9 +65,9 @@ MX8_INLINE const char *take_lines(struct reader *r, int n, const void *otherwise
     r->line += n * 64;
     r->left -= n;
     if (r->left > 0) return line;
-    int64_t size = r->cell->dtype == MX8_BF16 ? 2 : 4, row = r->cell->cols * size;
-    r->line += r->cell->ld * size - (row / 64 - r->left) * 64;
-    r->left = row / 64;
+    const struct cell *c = r->cell;
+    r->line += c->ld * (int64_t)dtype_size(c->dtype) - (count_lines(c) - r->left) * 64;
+    r->left = count_lines(c);
     return line;
 }
 
@@ -183,6 +186,16 @@ MX8_INLINE void encode_eight_rows(const struct mx8_quant_job *j, const struct ce
 
 enum { BLOCK_STEPS = 8, STRIP_STEPS = STRIP_COLS / MX8_BLOCK * BLOCK_STEPS };
 
+/* The at-th four columns of a strip: which ones, and their codes, as many vectors each as there are blocks. */
+MX8_INLINE int find_column(int at, int q) {
+    return at / BLOCK_STEPS * MX8_BLOCK + vb_lane(vb_position(at % BLOCK_STEPS, q));
+}
+MX8_INLINE void join_columns(const struct strip *s, int at, int64_t blocks, vb (*codes)[4]) {
+#pragma GCC unroll 8
+    for (int64_t b = 0; b < blocks; b++)
+        vb_join4(strip_group(s, at / BLOCK_STEPS, b * MX8_BLOCK / GATHER_ROWS) + at % BLOCK_STEPS, 8, codes[b]);
+}
+
 /* A strip whose codes are still to be stored. That is done a few columns at a time while the next strip is encoded,
  * because memory takes lines of so many columns slower than they could be stored. */
 struct drain {
@@ -197,18 +210,16 @@ struct drain {
 /* Four columns of a strip, one whole column after the other: memory takes long pieces faster, and faster still where
  * something is between them. */
 MX8_INLINE void drain_columns(struct drain *d, int blocks, int stream) {
-    const int at = STRIP_STEPS - d->left--, i = at % BLOCK_STEPS;
-    const int64_t first = at / BLOCK_STEPS * MX8_BLOCK + vb_lane(vb_position(i, 0));
-    const vb *from = strip_group(&d->strip, at / BLOCK_STEPS, 0) + i;
+    const int at = STRIP_STEPS - d->left--;
+    const int64_t first = find_column(at, 0); /* the others are as far behind it as in the first four */
     vb codes[STRIP_ROWS / MX8_BLOCK][4];
-#pragma GCC unroll 8
-    for (int b = 0; b < blocks; b++) vb_join4(from + b * MX8_BLOCK, 8, codes[b]);
+    join_columns(&d->strip, at, blocks, codes);
     uint8_t *first_to = d->to + first * d->stride, *first_scales = d->scales_to + first * d->scale_stride;
     const char *scales = (const char *)&d->scales[at];
 #pragma GCC unroll 4
     for (int q = 0; q < 4; q++) {
-        uint8_t *to = first_to + vb_lane(vb_position(0, q)) * d->stride;
-        memcpy(first_scales + vb_lane(vb_position(0, q)) * d->scale_stride, scales + q * 8, (size_t)blocks);
+        uint8_t *to = first_to + find_column(0, q) * d->stride;
+        memcpy(first_scales + find_column(0, q) * d->scale_stride, scales + q * 8, (size_t)blocks);
 #pragma GCC unroll 8
         for (int b = 0; b < blocks; b++) {
             if (stream)
@@ -244,8 +255,8 @@ static void drain_rest(struct drain *d) {
     while (d->left > 0) drain_some(d);
 }
 
-/* What the strips of a cell have in common: whether codes of its rows and columns are made, and how many lines are
- * prefetched for each block, so that compilers can make a loop for each. */
+/* What the strips of a cell have in common, so that compilers can make a loop for each: whether codes of its rows and
+ * of its columns are made, and how many lines are prefetched for each block of column codes; row codes prefetch one. */
 struct strip_kind {
     struct f8_format f;
     int rows, cols, fetch;
@@ -256,7 +267,7 @@ MX8_INLINE void encode_strip_block(const struct mx8_quant_job *j, const struct c
     struct strip_kind kind, int64_t row, int64_t col, int across, struct reader *next, struct drain *drain,
     const struct strip *s, int64_t line) {
     const struct f8_format f = kind.f;
-    const int rows = kind.rows, cols = kind.cols, fetch = rows ? 0 : kind.fetch;
+    const int rows = kind.rows, cols = kind.cols, fetch = kind.fetch;
     vh offset[STRIP_COLS / MX8_BLOCK][VB_HALVES];
     const struct half_masks k = keep_masks(make_masks(f));
     const int64_t first = row / MX8_BLOCK * c->pitch + col;
@@ -291,11 +302,10 @@ static void store_cols(const struct mx8_quant_job *j, const struct cell *c, int6
         scatter(scales + b * j->col_scale_stride[1], j->col_scale_stride[2], bytes + b * c->pitch, cols);
     for (int at = 0; at < STRIP_STEPS; at++) {
         vb out[STRIP_ROWS / MX8_BLOCK][4];
-        int h = at / BLOCK_STEPS, i = at % BLOCK_STEPS;
-        if (h * MX8_BLOCK >= cols) break;
-        for (int64_t b = 0; b < blocks; b++) vb_join4(strip_group(s, h, b * MX8_BLOCK / GATHER_ROWS) + i, 8, out[b]);
+        if (at / BLOCK_STEPS * MX8_BLOCK >= cols) break;
+        join_columns(s, at, blocks, out);
         for (int q = 0; q < 4; q++) {
-            int column = h * MX8_BLOCK + vb_lane(vb_position(i, q));
+            int column = find_column(at, q);
             if (column >= cols) continue;
             for (int64_t b = 0; b < blocks; b++) vb_store(codes + b * MX8_BLOCK, out[b][q]);
             scatter(to + column * stride, step, codes, limit);
